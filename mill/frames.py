@@ -36,6 +36,8 @@ from mill.runs.outcome import Outcome
 from mill.runs.prepare import plan_run, prepare, set_budget
 from mill.runs.reuse import open_reuse
 from mill.runs.sample_rows import run_columns, sample_row
+from mill.runs.sample_status import STATUSES, status_of, with_status
+from mill.runs.samples import ScoredSample
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import Selection, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
@@ -57,7 +59,8 @@ _COMPARE = {name: option for name, option in options_of(CheckOptions).items() if
 @dataclass(frozen=True, repr=False)
 class Evaluation:
     """`scores` has the columns of `mill collect`, with a row for each metric of each task and benchmark; `samples` those of
-    samples/<task>.jsonl, with a row for each sample. `warnings` are the lines that `mill eval` prints below its table."""
+    samples/<task>.jsonl, with a row for each sample. Its `status` is right, wrong, graded, unscored, failed, or pending for
+    samples that a budget left out. `warnings` are the lines that `mill eval` prints below its table."""
 
     scores: pd.DataFrame
     samples: pd.DataFrame
@@ -139,9 +142,17 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         warn(line)
     scores = score_rows(outcome.model, outcome.folder, outcome.tasks, outcome.benchmarks)
     columns = run_columns(outcome.model, outcome.folder)
-    samples = [sample_row(columns, task, one) for task, scored in outcome.scored.items() for one in scored]
+    first = {task.task: next(iter(task.metrics), "") for task in outcome.tasks}
+    samples = [_sample_row(columns, task, one, first[task]) for task, scored in outcome.scored.items() for one in scored]
     frames = data_frame("mill.evaluate", scores, COLUMNS), data_frame("mill.evaluate", samples)
     return Evaluation(*frames, outcome, [*warnings, *model_warnings(outcome)])
+
+
+def _sample_row(columns: Mapping[str, str], task: str, scored: ScoredSample, metric: str) -> dict[str, Any]:
+    """The row of a sample as `mill.load` has it; `metric` is the first one of the task."""
+    row = sample_row(columns, task, scored)
+    value = row.get(f"metric_{metric}", row.get(metric)) if scored.values.get(metric) else None
+    return with_status(row, STATUSES[status_of(scored.error, value if isinstance(value, (int, float)) else None)])
 
 
 def compare(

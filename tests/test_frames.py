@@ -22,6 +22,7 @@ from mill.models.spec.open import open_model
 from mill.report.collect import collect
 from tests.fixed_answers import FixedModel, FixedTask
 
+EXAM = Path(__file__).with_name("toy_exam.py")
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
 
@@ -66,13 +67,30 @@ def test_frames_have_the_rows_of_the_files(tmp_path: Path) -> None:
         {name: None if value is pd.NA or value != value else value for name, value in row.items() if name in line}
         for row, line in zip(found.samples.to_dict("records"), lines, strict=True)
     ] == lines
-    assert set(found.samples.columns) == {name for line in lines for name in line}
+    assert set(found.samples.columns) == {"status", *(name for line in lines for name in line)}
+    assert list(found.samples.status) == ["right", "wrong", "failed", "right", "wrong"]
     assert {"model", "settings", "category", "response", "extracted", "choices", "chosen"} <= set(found.samples.columns)
     collected = collect(tmp_path / "out")
     assert sorted(map(str, found.scores.to_dict("records"))) == sorted(map(str, collected))
     by_metric = found.scores.set_index(["task", "metric"])
     assert by_metric.loc[(tasks[0], "exact_match"), "failed"] == 1 and by_metric.loc[(tasks[1], "acc"), "failed"] == 0
     assert "failed" in repr(found) and "errors" not in repr(found)
+
+
+def test_samples_that_a_budget_left_out_have_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """48 samples of four tokens run, of which each 25th fails; `mill.load` shows them in the same way."""
+    monkeypatch.setenv("EXAM_FAILS", "25")
+    how: dict[str, Any] = {"task_paths": [str(EXAM)], "output_dir": tmp_path, "max_tokens_total": 4 * 48}
+    found = mill.evaluate("exam[name=a,accuracy=0.65]", "toy_exam_art", **how)
+    for samples in (found.samples, mill.load(tmp_path).samples()):
+        counts = samples.status.value_counts().to_dict()
+        assert (counts["failed"], counts["pending"], counts["right"] + counts["wrong"]) == (2, 252, 46)
+        assert samples.error.notna().sum() == 2 and samples[samples.status == "pending"].acc.isna().all()
+        assert (samples[samples.status == "right"].acc == 1.0).all() and (
+            samples[samples.status == "wrong"].acc == 0.0
+        ).all()
+    written = found.outcome.folder.samples_file("toy_exam_art").read_text()
+    assert written.count('"error": "not answered"') == 252  # as `mill score` reads it
 
 
 def test_answers_that_are_no_unicode_are_in_the_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

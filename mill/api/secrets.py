@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
@@ -169,14 +170,14 @@ def _stars(match: re.Match[str]) -> str:
 
 
 def redact_command(argv: Sequence[str]) -> str:
-    """A command line without the values of arguments and options that look like secrets."""
+    """A command line, quoted for a shell, without the values of arguments and options that look like secrets."""
     shown = []
     for position, word in enumerate(argv):
         before = argv[position - 1] if position else ""
         after_option = before.startswith("--") and is_secret(before.lstrip("-"))
         option = _OPTION.match(word)
         shown.append("***" if after_option else f"{option.group(0)}***" if option else redact_text(redact_spec(word)))
-    return " ".join(shown)
+    return shlex.join(shown)
 
 
 def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:

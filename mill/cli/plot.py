@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def command(folder: str, out: str | None, forms: str, model: str, task: str, pri
     runs = [run for run in read_runs(path) if model in run.model and run.results.tasks]
     if not runs:
         filters = f" of a model that contains {model!r}" if model else ""
-        raise RunError(f"{path} has no run with scores{filters}; `mill ls runs --output_dir {path}` lists runs")
+        raise RunError(
+            f"{path} has no run with scores{filters}; `mill ls runs --output_dir {shlex.quote(str(path))}` lists runs"
+        )
     data = plot_data(runs, task, prices)
     if not data.scores:
         raise RunError(f"no task or benchmark of {path} has a name that contains {task!r}")

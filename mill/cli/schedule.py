@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,7 +195,8 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
         remember_cells(folder, submitted)
         count += len(submitted)
         echo(f"submitted {counted(len(submitted), 'job')} as {submitted[0].job.partition('_')[0]}")
-    echo(f"{counted(count, 'job')} in the queue; `mill collect --check --output_dir {folder}` lists what is missing")
+    check = shlex.join(["mill", "collect", "--check", "--output_dir", str(folder)])
+    echo(f"{counted(count, 'job')} in the queue; `{check}` lists what is missing")
     return 0
 
 
@@ -209,9 +211,8 @@ def _run_locally(cells: list[Cell], limits: Cluster, folder: Path) -> int:
                 failed += error is not None
     except KeyboardInterrupt:
         raise interrupted() from None
-    echo(
-        f"{len(cells) - failed} of {counted(len(cells), 'job')} done; `mill collect --output_dir {folder}` shows the scores"
-    )
+    collect = shlex.join(["mill", "collect", "--output_dir", str(folder)])
+    echo(f"{len(cells) - failed} of {counted(len(cells), 'job')} done; `{collect}` shows the scores")
     return int(failed > 0)
 
 

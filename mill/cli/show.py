@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, form
             _list(rows, records)
         return 0
     if sample_id not in records:
-        raise UnknownName(f"sample of {name}", sample_id, records, hint=f"`mill show {run} {name}` lists them")
+        raise UnknownName(
+            f"sample of {name}", sample_id, records, hint=f"`{shlex.join(['mill', 'show', str(run), name])}` lists them"
+        )
     if repeat >= max(1, len(records[sample_id].responses)):
         raise SpecError(f"--repeat {repeat}: sample {sample_id} has {len(records[sample_id].responses)} answers, from 0 on")
     row = rows[sample_id]

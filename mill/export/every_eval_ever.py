@@ -20,6 +20,7 @@ from mill.export.hub import dataset_of
 from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better, mean_of
 from mill.export.sample import ExportedSample, SampleRepeat, message_text, read_sample
 from mill.metrics.estimate import Estimate
+from mill.report.partial import sampled_sentences
 from mill.runs.schema import TaskResult
 
 SCHEMA = "0.3.0"
@@ -117,6 +118,8 @@ class ResultLog:
         data = dataset_of(result.task)
         on_hub = {"source_type": "hf_dataset", "hf_repo": data.name, "samples_number": result.total} if data else {}
         details = {"data_hash": clean(result.data_hash), "total": str(result.total)}
+        counts = {"failed": str(result.errors), "n": str(result.n), "total": str(result.total)}
+        sampled = sampled_sentences([result])
         return {
             "evaluation_result_id": clean(name),
             "evaluation_name": clean(result.task),
@@ -134,7 +137,7 @@ class ResultLog:
             },
             "score_details": {
                 "score": estimate.value,
-                "details": {"failed": str(result.errors), "n": str(result.n), "total": str(result.total)},
+                "details": {**counts, **({"sampled": clean(sampled)} if sampled else {})},
                 "uncertainty": _uncertainty(estimate),
             },
             "generation_config": _generation(run),

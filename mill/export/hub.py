@@ -19,13 +19,14 @@ from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean
 from mill.report.about import manifest_about
 from mill.report.escape import escape
-from mill.report.partial import sampled_text
+from mill.report.partial import sampled_sentences, sampled_text
 from mill.report.tables import number
 from mill.runs.schema import TaskResult
 from mill.tasks.data import Dataset
 
 README = "README.md"
 _COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed", "settings")
+_SAMPLED = "sampled"  # a column where some rows are not over all samples
 _NUMBERS = ("shots", "value", "stderr", "n", "failed")
 _TASK_TYPES = {TaskType.MULTIPLE_CHOICE.value: "multiple-choice"}  # names of the Hub; the others generate text
 
@@ -103,7 +104,7 @@ def _notes(run: ExportedRun, result: TaskResult, metric: str) -> str:
 
 def _parts(result: TaskResult) -> list[str]:
     """Why the value is not over all data."""
-    sampled = sampled_text([result])
+    sampled = sampled_sentences([result])
     pending = f"stopped at a budget: {result.pending} samples did not run" if result.pending else ""
     unjudged = f"stopped at a budget: {result.not_judged} samples were not judged" if result.not_judged else ""
     return [text for text in (sampled, pending, unjudged) if text]
@@ -133,17 +134,18 @@ def model_card(model: str, runs: Sequence[ExportedRun]) -> str:
 def _table(runs: Sequence[ExportedRun]) -> str:
     """The scores of all runs; `n` are samples with a score, of the total where that is larger. Means over some of a
     benchmark's tasks are left out: beside those of other models they would be compared with means over all."""
-    lines = [f"| {' | '.join(_COLUMNS)} |", f"| {' | '.join('---:' if name in _NUMBERS else '---' for name in _COLUMNS)} |"]
-    for run in runs:
-        for row in run.score_rows():
-            if row["control"] or row["mean_of"]:
-                continue
-            n = f"{row['n']} of {row['total']}" if row["n"] < row["total"] else str(row["n"])
-            interval = "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
-            task = row["task"] or f"{row['benchmark']} (mean)"
-            cells = [task, row["n_shots"], row["metric"], number(row["value"]), number(row["stderr"]), interval, n]
-            lines.append(f"| {' | '.join(escape(str(cell)) for cell in (*cells, row['failed'], row['settings']))} |")
-    return "\n".join(lines)
+    rows = [row for run in runs for row in run.score_rows() if not row["control"] and not row["mean_of"]]
+    more = [_SAMPLED] if any(row[_SAMPLED] for row in rows) else []
+    columns = [*_COLUMNS, *more]
+    lines = [columns, ["---:" if name in _NUMBERS else "---" for name in columns]]
+    for row in rows:
+        n = f"{row['n']} of {row['total']}" if row["n"] < row["total"] else str(row["n"])
+        interval = "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
+        task = row["task"] or f"{row['benchmark']} (mean)"
+        cells = [task, row["n_shots"], row["metric"], number(row["value"]), number(row["stderr"]), interval, n]
+        cells += [row["failed"], row["settings"], *(row[name] for name in more)]
+        lines.append([escape(str(cell)) for cell in cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _card_results(hub: Any, runs: Sequence[ExportedRun]) -> list[Any]:
@@ -152,6 +154,8 @@ def _card_results(hub: Any, runs: Sequence[ExportedRun]) -> list[Any]:
     for run in runs:
         for name, result in run.results.tasks.items():
             data, task_type = dataset_of(name), _TASK_TYPES.get(result.task_type, "text-generation")
+            arguments = {"n_shots": result.n_shots, "settings": clean(run.folder.path.name)}
+            arguments |= {_SAMPLED: sampled} if (sampled := sampled_text([result])) else {}
             for metric, estimate in result.metrics.items():
                 if not math.isfinite(estimate.value):
                     continue
@@ -165,7 +169,7 @@ def _card_results(hub: Any, runs: Sequence[ExportedRun]) -> list[Any]:
                         metric_name=clean(metric),
                         metric_value=estimate.value,
                         metric_config=None,
-                        metric_args={"n_shots": result.n_shots, "n": estimate.n, "settings": clean(run.folder.path.name)},
+                        metric_args={**arguments, "n": estimate.n},
                     )
                 )
     return entries

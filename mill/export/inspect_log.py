@@ -15,6 +15,7 @@ from mill.api.errors import MissingPackage
 from mill.api.storage import read_bytes, short_name, slug, utf8, write_atomically
 from mill.export.inspect_sample import inspect_samples, model_name
 from mill.export.run import FAILED, FINISHED, ExportedRun, clean
+from mill.report.partial import first_rows, sampled_sentences
 from mill.runs.schema import TaskResult
 
 _STATUS = {FINISHED: "success", FAILED: "error"}
@@ -65,7 +66,9 @@ def _spec(run: ExportedRun, task: str, ids: Sequence[str]) -> Any:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalSpec
     from inspect_ai.model import GenerateConfig
 
-    entry, settings = run.manifest["tasks"][task], run.settings
+    entry, settings, result = run.manifest["tasks"][task], run.settings, run.results.tasks.get(task)
+    text = sampled_sentences([result]) if result is not None else ""
+    sampled = {"sampled": clean(text)} if text else {}
     given = settings.get("gen_kwargs") or {}
     options = {name: given[name] for name in _OPTIONS if isinstance(given.get(name), (int, float))}
     limit = given.get("max_gen_toks")
@@ -85,10 +88,10 @@ def _spec(run: ExportedRun, task: str, ids: Sequence[str]) -> Any:
         model_args=run.arguments,
         model_generate_config=GenerateConfig(**options),
         config=EvalConfig(
-            limit=entry["n"] if entry["n"] < entry["total"] else None, epochs=repeats if isinstance(repeats, int) else 1
+            limit=first_rows([result]) if result is not None else None, epochs=repeats if isinstance(repeats, int) else 1
         ),
         packages=run.versions,
-        metadata={"mill": {"run": run.uid, "status": run.status, "settings": settings}},
+        metadata={"mill": {"run": run.uid, "status": run.status, "settings": settings, **sampled}},
     )
 
 
@@ -105,13 +108,13 @@ def _results(run: ExportedRun, result: TaskResult) -> Any:
                 name=clean(name),
                 scorer=clean(name),
                 scored_samples=estimate.n,
-                unscored_samples=max(0, count.n - estimate.n),
+                unscored_samples=max(0, count.planned - estimate.n),
                 metrics=metrics,
             )
         )
     return EvalResults(
-        total_samples=count.n,
-        completed_samples=count.n - count.failed - count.unanswered,
+        total_samples=count.planned,
+        completed_samples=count.done - count.failed,
         scores=scores,
         metadata={"failed": count.failed, "unanswered": count.unanswered, "warnings": [*map(clean, result.warnings)]},
     )

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -160,7 +161,7 @@ class TrackerProcess:
         if not self._reported:
             self._reported = True
             text = one_line(str(reason)).removeprefix(f"{self._target.name}: ")
-            again = f"`mill export {self._folder.path} --to {self._target.name}` stores the run later"
+            again = f"`mill export {shlex.quote(str(self._folder.path))} --to {self._target.name}` stores the run later"
             warn(redact_text(f"{self._target.name}: the run is not logged: {text}; {again}"))
 
     @staticmethod

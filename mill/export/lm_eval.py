@@ -16,6 +16,7 @@ from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean, is_number, lower_is_better, mean_of, result_name
 from mill.export.sample import ExportedSample, read_sample
 from mill.metrics.estimate import Estimate
+from mill.report.partial import first_rows, sampled_sentences
 from mill.runs.schema import BenchmarkResult, TaskResult
 
 NO_FILTER = "none"
@@ -98,7 +99,8 @@ def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
             "model": run.backend,
             "model_args": run.arguments,
             "batch_size": run.arguments.get("batch_size"),
-            "limit": max((task.n for task in tasks.values() if task.n < task.total), default=None),
+            "limit": first_rows(tasks.values()),
+            **({"mill_sampled": clean(sampled)} if (sampled := sampled_sentences(tasks.values())) else {}),
             "gen_kwargs": settings.get("gen_kwargs") or None,
             "fewshot_seed": settings.get("seed"),
         },
@@ -106,7 +108,7 @@ def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
             "run": run.uid,
             "status": run.status,
             "samples": {
-                names.get(name, name): {"n": count.n, "failed": count.failed, "unanswered": count.unanswered}
+                names.get(name, name): {"n": count.done, "failed": count.failed, "unanswered": count.unanswered}
                 for name, count in run.counts.items()
             },
         },

@@ -51,7 +51,7 @@ def run_row(run: ExportedRun) -> dict[str, Any]:
         "started": run.started,
         "ended": run.ended,
         "seconds": run.seconds,
-        "samples": sum(count.n for count in counts),
+        "samples": sum(count.done for count in counts),
         "failed": sum(count.failed for count in counts),
         "unanswered": sum(count.unanswered for count in counts),
         "prompt_tokens": sum(session.prompt_tokens for session in run.sessions),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -18,16 +19,18 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.printing import printable
-from mill.api.secrets import redact, redact_command, redact_spec, redact_text
+from mill.api.secrets import redact, redact_spec, redact_text
 from mill.api.storage import json_text, utf8
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.report.collect import score_rows
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
+from mill.runs.ledger import spent_so_far
+from mill.runs.manifest import shown_command
+from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.samples import read_rows
 from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
 
-UNANSWERED = "not answered"  # the error of a sample whose requests have no response yet
 FINISHED, STOPPED, INTERRUPTED = "finished", "stopped", "interrupted"
 FAILED, UNFINISHED = "failed", "unfinished"
 _LOWER_IS_BETTER = re.compile(r"(?:^|_)(?:perplexity|bits_per_byte|[wct]er|brier|loss|error|mae|r?mse)(?:_|,|$)")
@@ -35,9 +38,10 @@ _LOWER_IS_BETTER = re.compile(r"(?:^|_)(?:perplexity|bits_per_byte|[wct]er|brier
 
 @dataclass
 class SampleCount:
-    """The samples of a task: `failed` have an error, `unanswered` no response yet. `responses` counts all requests."""
+    """The samples of a task: those that are `done`, of which `failed` have an error, and those `unanswered` as yet.
+    `responses` counts all requests."""
 
-    n: int = 0
+    done: int = 0
     failed: int = 0
     unanswered: int = 0
     responses: int = 0
@@ -46,10 +50,15 @@ class SampleCount:
     metrics: dict[str, None] = field(default_factory=dict)
     """The names of the metrics that samples have values of."""
 
+    @property
+    def planned(self) -> int:
+        return self.done + self.unanswered
+
     def add(self, row: Mapping[str, Any]) -> None:
-        self.n += 1
-        self.unanswered += row.get("error") == UNANSWERED
-        self.failed += row.get("error") not in (None, UNANSWERED)
+        pending = row.get("error") == NOT_ANSWERED
+        self.done += not pending
+        self.unanswered += pending
+        self.failed += row.get("error") not in (None, NOT_ANSWERED)
         self.responses += sum(map(len, row["responses"]))
         self.decimal_ids = self.decimal_ids and is_decimal(row["id"])
         self.metrics |= dict.fromkeys(row.get("values", {}))
@@ -117,9 +126,13 @@ class ExportedRun:
         ends = [_time(session.started).timestamp() + max(0.0, session.seconds) for session in self.sessions]
         return datetime.fromtimestamp(min(max(ends, default=0.0), _LATEST), timezone.utc)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
-        return sum(max(0.0, session.seconds) for session in self.sessions)
+        """The time in which processes worked on the run, in all sessions, also those that were killed."""
+        try:
+            return spent_so_far(self.folder)[1]
+        except RunError:  # a damaged file of one process: the manifest has the sessions that ended
+            return sum(max(0.0, session.seconds) for session in self.sessions)
 
     @property
     def status(self) -> str:
@@ -135,7 +148,7 @@ class ExportedRun:
     def command(self) -> str:
         """The command of the last session."""
         commands = [session.get("command") for session in self.manifest["sessions"]]
-        return clean(redact_command(str(commands[-1]).split(" "))) if commands and commands[-1] else ""
+        return clean(shown_command(_words(str(commands[-1])))) if commands and commands[-1] else ""
 
     @property
     def judge(self) -> str:
@@ -186,7 +199,7 @@ def select_runs(paths: list[Path]) -> tuple[list[ExportedRun], int]:
             raise RunError(f"{path} does not exist" if not path.exists() else f"{path} is no folder of a run")
         found = [RunFolder(file.parent, path) for file in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
         if not found:
-            raise RunError(f"{path} contains no run; `mill ls runs --output_dir {path}` lists them")
+            raise RunError(f"{path} contains no run; `mill ls runs --output_dir {shlex.quote(str(path))}` lists them")
         for folder in found:
             try:
                 runs[folder.path.resolve()] = ExportedRun.read(folder)
@@ -263,6 +276,15 @@ def finite(value: float | None) -> bool:
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _LATEST = 253402300799  # the last second of the year 9999
+
+
+def _words(command: str) -> list[str]:
+    """The words of a recorded command. Those of earlier versions are not quoted."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command.split(" ")
+    return words if shlex.join(words) == command else command.split(" ")
 
 
 def _time(text: str) -> datetime:

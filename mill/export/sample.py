@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.response import Response
-from mill.export.run import UNANSWERED
 from mill.runs.sample_schema import read_response
+from mill.runs.sample_status import NOT_ANSWERED
 
 Message = Mapping[str, Any]
 """As `mill.api.message.Message.to_json` writes it."""
@@ -52,7 +52,7 @@ class ExportedSample:
 
     @property
     def unanswered(self) -> bool:
-        return self.error == UNANSWERED
+        return self.error == NOT_ANSWERED
 
     @property
     def is_dialog(self) -> bool:

@@ -133,7 +133,7 @@ def _metrics(run: ExportedRun) -> dict[str, float]:
     counts = run.counts.values()
     return {
         **metrics,
-        "run/samples": float(sum(count.n for count in counts)),
+        "run/samples": float(sum(count.done for count in counts)),
         "run/failed": float(sum(count.failed for count in counts)),
         "run/unanswered": float(sum(count.unanswered for count in counts)),
         "run/seconds": run.seconds,

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mill.runs.sampling import is_random
+from mill.runs.sampling import describe_choice, is_random
 from mill.runs.schema import BenchmarkResult, TaskResult
+
+_METHODS = {"sequential": "random, until decided:"}  # in words, where the name of the method does not say it
 
 
 def sampled_text(tasks: Iterable[TaskResult]) -> str:
@@ -14,10 +16,33 @@ def sampled_text(tasks: Iterable[TaskResult]) -> str:
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for task in tasks:
         if task.sampled is not None:
-            key = task.sampled.method, f", seed {task.sampled.seed}" if is_random(task.sampled) else ""
+            method = _METHODS.get(task.sampled.method, task.sampled.method)
+            key = method, f", seed {task.sampled.seed}" if is_random(task.sampled) else ""
             n, total = counts.get(key, (0, 0))
             counts[key] = n + task.n, total + task.total
     return "; ".join(f"{method} {n} of {total}{seed}" for (method, seed), (n, total) in counts.items())
+
+
+def sampled_sentences(tasks: Iterable[TaskResult]) -> str:
+    """`sampled_text` with what it means for the scores, for formats whose own fields cannot say which samples ran."""
+    known = [task for task in tasks if task.sampled is not None]
+    meant = (describe_choice(task.sampled, task.n, task.total) for task in known if task.sampled is not None)
+    return "; ".join(dict.fromkeys(filter(None, [sampled_text(known), *meant])))
+
+
+def first_rows(tasks: Iterable[TaskResult]) -> int | None:
+    """The limit with which these samples are the first rows of each task; None where all ran, or others than those."""
+    known = list(tasks)
+    limit = max((task.n for task in known if task.n < task.total), default=None)
+    if limit is None or not all(_is_start(task) and task.n == min(limit, task.total) for task in known):
+        return None
+    return limit
+
+
+def _is_start(task: TaskResult) -> bool:
+    """Whether the samples of a task are its first rows. Results of earlier versions do not say it; those of a run that
+    stopped at its budget do."""
+    return task.sampled.method == "first" if task.sampled is not None else not (task.pending and task.n)
 
 
 def decision_text(results: Iterable[TaskResult | BenchmarkResult]) -> str:

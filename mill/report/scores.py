@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -80,7 +81,27 @@ def result_warnings(
     lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
     results: list[BenchmarkResult | TaskResult] = [*benchmarks, *tasks]
     decided = {one.decision.of: one.decision for one in results if one.decision is not None}
-    return lines + [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
+    lines += [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
+    return lines + _control_lines(results)
+
+
+def _control_lines(results: Sequence[TaskResult | BenchmarkResult]) -> list[str]:
+    """What the rows with another model's help are, and which of two estimates to quote."""
+    narrower: dict[str, bool] = {}
+    for control, metrics in ((result.control, result.metrics) for result in results):
+        if control is not None:
+            widths = [(_width(one), _width(metrics.get(name, NOTHING))) for name, one in control.metrics.items()]
+            better = all(helped < alone for helped, alone in widths)
+            narrower[control.model] = narrower.get(control.model, True) and better
+    return [
+        f'rows "with {model}": the number to quote. It estimates the same score as the row above it, and also uses '
+        f"{model}'s scores on all samples{': its interval is narrower' if better else ''}"
+        for model, better in narrower.items()
+    ]
+
+
+def _width(estimate: Estimate) -> float:
+    return math.inf if estimate.low is None or estimate.high is None else estimate.high - estimate.low
 
 
 def by_task(lines: Mapping[str, Sequence[str]], shareable: Mapping[str, Sequence[str]] | None = None) -> list[str]:

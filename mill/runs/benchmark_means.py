@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mill.api.task import Benchmark
-from mill.metrics.estimate import Estimate, around, pool
+from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.metrics.sampled_pool import SampledPart, pool_random, pool_samples
 from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Control, Decision, TaskResult
@@ -40,7 +40,8 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         control=_pooled_control(benchmark, lookup, leaves, names),
     )
     if any(leaf.pending and not leaf.n for leaf in leaves) and not _one_sample(leaves):
-        result.metrics = {}  # the run stopped before some of its tasks
+        # The run stopped before some of its tasks: how many samples ran is known, and no mean.
+        result.metrics = {name: replace(NOTHING, n=one.n) for name, one in result.metrics.items()}
     decision = leaves[0].decision
     if decision is not None and decision.of == benchmark.name and all(leaf.decision == decision for leaf in leaves):
         result.decision = decision

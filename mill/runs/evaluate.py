@@ -287,7 +287,7 @@ class Run:
             [*executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
-            stopped=stopped_text(self._stopped, list(results.values())),
+            stopped=stopped_text(self._stopped, list(results.values()), staged=self.stages is not None),
             spent=self._budget.spent_text() if self._budget is not None else "",
             precision=self.stages.reached() if self.stages is not None else {},
         )

@@ -115,7 +115,7 @@ class Session:
             "seconds": round(self.seconds, 3),
             "ended": ended,
             "host": socket.gethostname(),
-            "command": redact_command(sys.argv),
+            "command": shown_command(sys.argv),
             "cwd": _working_folder(),
             **asdict(tally),
             "warnings": list(warnings),
@@ -127,6 +127,12 @@ class Session:
         """Add the seconds of each phase, once the scores are written."""
         self._entry["timing"] = {name: round(value, 3) for name, value in seconds.items()}
         publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
+
+
+def shown_command(argv: Sequence[str]) -> str:
+    """A command without keys, to be copied into a shell: `mill` instead of the path of its program."""
+    own = [Path(word).name == "mill" or Path(word).parts[-2:] == ("mill", "__main__.py") for word in argv[:1]]
+    return redact_command(["mill", *argv[1:]] if any(own) else argv)
 
 
 def _working_folder() -> str:

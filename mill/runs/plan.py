@@ -55,8 +55,9 @@ class TaskPlan:
         shots = self.candidates[0].settings.n_shots if self.candidates else None
         return self.task.n_shots if shots is None or not self.task.takes_shots else shots
 
-    def warnings(self) -> list[str]:
-        """What a reader of the score must know: another rendering, another split, an option that does not apply."""
+    def warnings(self, ran: int | None = None) -> list[str]:
+        """What a reader of the score must know: another rendering, another split, an option that does not apply. `ran` is
+        how many of the samples did, where a budget left some out."""
         lines = list(self.task_warnings)
         if self.requested != self.task.name:
             lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
@@ -67,11 +68,12 @@ class TaskPlan:
             if unused:
                 apply = "does not apply" if len(unused) == 1 else "do not apply"
                 lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
-        return [*lines, *self.sampled_part(), *sandbox_warnings(self.task), *self.without_effect()]
+        return [*lines, *self.sampled_part(ran), *sandbox_warnings(self.task), *self.without_effect()]
 
-    def sampled_part(self) -> list[str]:
+    def sampled_part(self, ran: int | None = None) -> list[str]:
         """Which part of the data runs."""
-        part = describe_choice(self.sampled, len(self.states), self.total) if self.sampled is not None else ""
+        n = len(self.states) if ran is None else ran
+        part = describe_choice(self.sampled, n, self.total) if self.sampled is not None else ""
         return [part] if part else []
 
     def without_effect(self) -> list[str]:

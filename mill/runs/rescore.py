@@ -61,7 +61,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
         how: dict[str, Any] = {"n_shots": entry.n_shots, "total": entry.total, "data_hash": entry.data_hash}
         how["sampled"] = entry.sampled
         if before is not None and (before.pending or before.not_judged):  # it stopped at its budget
-            how |= {"partial": True, "judged": bool(before.not_judged)}
+            how |= {"partial": True, "judged": bool(before.not_judged), "sampled": before.sampled}
         result = summarize(task, scored[name], **how)
         warnings = before.warnings if before is not None else entry.warnings  # with the judge's
         result.warnings = [line for line in warnings if line != UNISOLATED] + sandbox_warnings(task)

@@ -18,8 +18,9 @@ from mill.metrics.paired import inside
 from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
+from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.sampled_estimates import OWN, of_sample
-from mill.runs.samples import NOT_ANSWERED, ScoredSample, metrics_of
+from mill.runs.samples import ScoredSample, metrics_of
 from mill.runs.sampling import is_random, replaces
 from mill.runs.schema import BenchmarkResult, FailedSample, SampledData, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
@@ -77,14 +78,15 @@ def summarize(
     )
 
 
-def stopped_text(limit: str, results: Sequence[TaskResult]) -> str:
-    """At which limit a run stopped and how far it came; empty where it did not."""
+def stopped_text(limit: str, results: Sequence[TaskResult], *, staged: bool = False) -> str:
+    """At which limit a run stopped and how far it came; empty where it did not. How many samples a `staged` run would have
+    taken is not known."""
     if not limit:
         return ""
     done, pending = sum(one.n for one in results), sum(one.pending for one in results)
     not_judged = sum(one.not_judged for one in results)
     judged = f", {done - not_judged:,} of them judged" if not_judged else ""
-    return f"stopped at {limit}: {done:,} of {done + pending:,} samples{judged}"
+    return f"stopped at {limit}: {done:,}{'' if staged else f' of {done + pending:,}'} samples{judged}"
 
 
 def _estimates(

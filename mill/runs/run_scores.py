@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mill.api.task import Benchmark, RenderSettings, Task
@@ -16,9 +16,10 @@ from mill.runs.control import ControlRun, add_controls
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.plan import TaskPlan
 from mill.runs.results import stopped_text, summarize
-from mill.runs.samples import NOT_ANSWERED, SampleRecord, ScoredSample, from_state
+from mill.runs.sample_status import NOT_ANSWERED
+from mill.runs.samples import SampleRecord, ScoredSample, from_state
 from mill.runs.sampling import SampleGroup, is_random
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, SampledData, TaskResult
 from mill.runs.scoring import score_samples
 from mill.runs.stages import Stages
 from mill.tasks.suite import ANSWERED
@@ -89,11 +90,14 @@ class RunScores:
 
     def _summarize(self, plan: TaskPlan, scored: list[ScoredSample], *, random: bool) -> TaskResult:
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
-        how["sampled"] = plan.sampled if random or plan.sampled is None or not is_random(plan.sampled) else None
+        how["sampled"] = _chosen(plan, scored, random=random)
         result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.judging is not None)
-        result.warnings = plan.warnings() + self._judge_warnings(plan.task, scored)
+        ran = replace(plan, sampled=result.sampled)
+        result.warnings = ran.warnings(result.n) + self._judge_warnings(plan.task, scored)
+        if result.pending and result.n and result.sampled is None:
+            result.warnings.append("the samples that ran are neither the first rows nor a random sample")
         if result.pending or result.not_judged:
-            result.warnings.append(f"the run {stopped_text(self.stopped, [result])}")
+            result.warnings.append(f"the run {stopped_text(self.stopped, [result], staged=self.stages is not None)}")
         return result
 
     def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
@@ -104,3 +108,12 @@ class RunScores:
                 return []
             return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
+
+
+def _chosen(plan: TaskPlan, scored: Sequence[ScoredSample], *, random: bool) -> SampledData | None:
+    """Which samples of a task ran. `random` is whether they are a start of the random order. None where all did, and where
+    a budget ended with gaps, so that they are neither a random sample nor the first rows."""
+    if plan.sampled is not None and plan.sampled.method != "first":
+        return plan.sampled if random or not is_random(plan.sampled) else None
+    pending = [one.error == NOT_ANSWERED for one in scored]
+    return SampledData("first") if pending == sorted(pending) else None

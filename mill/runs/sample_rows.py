@@ -85,7 +85,7 @@ def sample_row(run: Mapping[str, str], task: str, scored: ScoredSample) -> dict[
         "keys": record.keys,
         "doc": record.sample.doc,
     }
-    taken = row.keys() | nested.keys() | {"escaped"}
+    taken = row.keys() | nested.keys() | {"escaped", "status"}
     for name, values in scored.values.items():
         row[f"metric_{name}" if name in taken else name] = _value(values, scored.aggregations.get(name, ""))
     return {**row, **nested}

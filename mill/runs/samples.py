@@ -26,10 +26,10 @@ from mill.runs.folder import RunFolder
 from mill.runs.media_files import media_entries
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.sample_schema import SampleLine, checked, read_response
+from mill.runs.sample_status import NOT_ANSWERED
 from mill.tasks import hooks
 
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
-NOT_ANSWERED = "not answered"  # the error of a sample whose run has not reached it
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.Encoder().encode
 

@@ -153,8 +153,8 @@ def replaces(data: SampledData | None, earlier: SampledData | None) -> bool:
 
 
 def describe_choice(data: SampledData, n: int, total: int) -> str:
-    """What a reader of a score over some of the samples must know; empty where all ran."""
-    if n >= total:
+    """What a reader of a score over some of the samples must know; empty where all ran, or none."""
+    if n >= total or (n == 0 and data.method == "first"):
         return ""
     if data.method == "first":
         return f"first {n:,} rows, not a random sample (--sample draws one)"

@@ -13,11 +13,11 @@ from mill.checks.measurements import NEAR_TIE
 from mill.checks.result import Check, Variant
 from mill.checks.sentences import explain
 from mill.metrics.paired import holm, mcnemar, rate, rate_difference
+from mill.runs.sample_status import STATUSES
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
 from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison
 from mill.view.queries import category_names, excerpt, files_of, find_run
-from mill.view.sample_line import STATUSES
 
 FLIPS = ("regression", "improvement")
 SORTS = {

@@ -16,6 +16,7 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.storage import json_text, utf8, write_atomically
+from mill.runs.sample_status import STATUSES
 from mill.view import api, check_queries, comparing, queries
 from mill.view.bundle import bundle
 from mill.view.comparing import PairFilter
@@ -26,7 +27,7 @@ from mill.view.overview import Viewer, overview
 from mill.view.pairs import MARGINS
 from mill.view.report import offline_report
 from mill.view.run_info import RunInfo, run_labels
-from mill.view.sample_line import FLAGS, STATUSES
+from mill.view.sample_line import FLAGS
 from mill.view.server import REPORT_CSS, STATIC
 
 MARKER = "mill-view.txt"  # in the folder: it is a copy that may be replaced

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
-from mill.view.sample_line import FLAGS, METRIC_COLUMNS, STATUSES
+from mill.runs.sample_status import STATUSES
+from mill.view.sample_line import FLAGS, METRIC_COLUMNS
 
 MOST_ROWS = 500
 SORTS = {

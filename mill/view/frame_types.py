@@ -30,7 +30,7 @@ SCORE_TYPES: Types = {
 }
 _SAMPLE_TYPES: Types = {
     **dict.fromkeys(("model", "model_id", "settings", "task", "id", "category", "prompt", "target", "response"), TEXT),
-    **dict.fromkeys(("error", "finish_reason", "reasoning"), TEXT),
+    **dict.fromkeys(("error", "status", "finish_reason", "reasoning"), TEXT),
     "seconds": NUMBER,
     **dict.fromkeys(("prompt_tokens", "output_tokens", "reasoning_tokens"), WHOLE),
     **dict.fromkeys(("truncated", "truncated_reasoning", "correct", "max_rounds_reached"), TRUTH),

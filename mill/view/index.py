@@ -22,10 +22,11 @@ from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.warnings import warn
 from mill.runs.sample_head import read_head
+from mill.runs.sample_status import STATUSES
 from mill.view.database import Database
 from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.sample_line import METRIC_COLUMNS, STATUSES
+from mill.view.sample_line import METRIC_COLUMNS
 from mill.view.sample_line import indexed as columns_of
 from mill.view.scan import scan
 

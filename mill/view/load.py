@@ -12,6 +12,7 @@ from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
 from mill.report.data_frame import data_frame
 from mill.runs.model_labels import distinguishing_arguments
+from mill.runs.sample_status import STATUSES, with_status
 from mill.view.check_list import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows, read_names
@@ -19,7 +20,6 @@ from mill.view.frame_types import RUN_TYPES, SCORE_TYPES, sample_types, typed
 from mill.view.index import ResultsIndex
 from mill.view.queries import list_samples, read_sample
 from mill.view.run_info import RunInfo, run_labels
-from mill.view.sample_line import STATUSES
 from mill.view.search import build_search
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ class LoadedResults:
         """The samples of a run, or of all runs, as their files have them, a row for each; the filters are those of the
         viewer. Columns that only some tasks have are empty for the others.
 
-        `status` is right, wrong, graded, unscored, failed or pending, or several of them.
+        `status` is right, wrong, graded, unscored, failed or pending, or several of them, and a column. Samples that the
+        run has not reached are pending: they have no error.
         """
         given = status if isinstance(status, str) else ",".join(status)
         statuses = read_names(given, STATUSES, "status")
@@ -137,7 +138,7 @@ class LoadedResults:
 
     def _samples(self, chosen: SampleFilter, limit: int | None) -> list[dict[str, Any]]:
         found = all_rows(lambda page: list_samples(self._index, replace(chosen, page=page)), limit)
-        return [read_sample(self._index, chosen.run, row["task"], row["id"]) for row in found]
+        return [with_status(read_sample(self._index, chosen.run, row["task"], row["id"]), row["status"]) for row in found]
 
     def compare(self, a: str, b: str, task: str = "") -> pd.DataFrame:
         """The samples that two runs share: a row for each with both results, and how the answer changed."""

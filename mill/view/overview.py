@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill import __version__
+from mill.runs.sample_status import STATUSES
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.view.check_list import list_checks
 from mill.view.index import ResultsIndex
 from mill.view.live import LiveProgress
 from mill.view.run_info import MILL, RunInfo, run_labels
-from mill.view.sample_line import STATUSES
 
 _SHOWN_METRICS = 3
 _QUIET_S = 1.0

@@ -9,9 +9,10 @@ import json
 from typing import Any
 
 from mill.api.errors import RunError, SpecError
+from mill.runs.sample_status import FAILED, PENDING
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, read_line
-from mill.view.sample_line import FAILED, PENDING, TOKENS
+from mill.view.sample_line import TOKENS
 from mill.view.tokens import divergence_of
 
 BOTH_RIGHT, REGRESSION, IMPROVEMENT, BOTH_WRONG, OTHER = range(5)

@@ -13,12 +13,13 @@ from mill.api.storage import open_regular
 from mill.api.validate import parse_json
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
+from mill.runs.sample_status import FAILED, GRADED, RIGHT, STATUSES, WRONG
 from mill.runs.samples import unescaped
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
 from mill.view.overview import summed
 from mill.view.run_info import RunInfo
-from mill.view.sample_line import FAILED, FLAGS, GRADED, RIGHT, STATUSES, WRONG, read_texts
+from mill.view.sample_line import FLAGS, read_texts
 
 EXCERPT = 120
 LONGEST_LISTED = 1_000_000

@@ -13,10 +13,7 @@ import msgspec
 from mill.api.errors import RunError
 from mill.api.validate import parse_json
 from mill.runs.sample_head import ABSENT, SampleLineHead
-
-PENDING, FAILED, RIGHT, WRONG, GRADED, UNSCORED = range(6)
-STATUSES = ("pending", "failed", "right", "wrong", "graded", "unscored")
-NOT_ANSWERED = "not answered"  # the error of a sample whose run has not reached it
+from mill.runs.sample_status import status_of
 
 TRUNCATED, CUT_SHORT, EMPTY, CUT_REASONING, LAST_ROUND, TOKENS = (1 << bit for bit in range(6))
 FLAGS = {
@@ -57,7 +54,6 @@ _decode_responses = msgspec.json.Decoder(list[list[dict[str, Any]]]).decode
 
 def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> IndexedSample:
     """`metrics` are those of the task, in the order of the columns; the first is the one that decides right or wrong."""
-    pending = head.error == NOT_ANSWERED
     values = () if head.error else tuple(_value(head, name, line) for name in metrics[:METRIC_COLUMNS])
     worst, worst_at, has_tokens = _worst_token(bytes(head.responses))
     doc = bytes(head.doc)
@@ -65,7 +61,7 @@ def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> Indexe
         key=_hash(doc if doc not in (*ABSENT, b"{}") else str(head.id).encode("utf-8", "backslashreplace")),
         name=str(head.id),
         category=head.category or "",
-        status=PENDING if pending else FAILED if head.error else _status(values),
+        status=status_of(head.error, values[0] if values else None),
         flags=_flags(head) | (TOKENS if has_tokens else 0),
         prompt_tokens=head.prompt_tokens,
         output_tokens=head.output_tokens,
@@ -84,13 +80,6 @@ def _answer(head: SampleLineHead) -> bytes:
     """What the model answered: its text or label, else its choice."""
     response = bytes(head.response)
     return response if response not in ABSENT else bytes(head.chosen)
-
-
-def _status(values: Sequence[float | None]) -> int:
-    first = values[0] if values else None
-    if first is None:
-        return UNSCORED
-    return RIGHT if first == 1.0 else WRONG if first == 0.0 else GRADED
 
 
 def _flags(head: SampleLineHead) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+
 import pytest
 
 from mill.api.errors import SpecError
@@ -45,6 +48,13 @@ def test_a_command_line_is_printed_without_its_keys(argv: list[str]) -> None:
     redacted = redact_command(argv)
     assert "sk-1" not in redacted and "***" in redacted
     assert redacted.startswith("mill eval")
+    assert shlex.split(redacted)[:2] == ["mill", "eval"] and len(shlex.split(redacted)) == len(argv)
+
+
+def test_a_command_line_can_be_copied_into_a_shell() -> None:
+    argv = ["mill", "eval", "m[a=1]", "t", "--decide", "acc>0.6", "--system_prompt", "it's; rm -r *", "--x", ""]
+    printed = subprocess.run(f"printf '%s\\n' {redact_command(argv)}", shell=True, capture_output=True, text=True).stdout
+    assert printed.splitlines() == argv
 
 
 ADDRESSES = [

@@ -14,6 +14,8 @@ def log(name: str) -> dict[str, Any]:
         "task": found.eval.task,
         "model": found.eval.model,
         "epochs": found.eval.config.epochs,
+        "limit": found.eval.config.limit,
+        "metadata": found.eval.metadata,
         "args": found.eval.model_args,
         "results": found.results.model_dump() if found.results else None,
         "usage": {name: usage.model_dump() for name, usage in found.stats.model_usage.items()},

@@ -16,6 +16,7 @@ from tests.export.made_runs import ENVIRONMENT, evaluate, leaks, lines, mill
 from tests.export.odd import ESCAPED
 from tests.view.conversion import converted
 
+EXAM = Path(__file__).parents[1] / "toy_exam.py"
 READER = Path(__file__).with_name("read_exports.py")
 
 
@@ -123,6 +124,31 @@ def test_repeats_are_epochs(python: str, tmp_path: Path) -> None:
     assert log["epochs"] == 2
     assert sorted((one["id"], one["epoch"]) for one in log["samples"])[-2:] == [("plain", 1), ("plain", 2)]
     assert len(log["samples"]) == 8
+
+
+@pytest.mark.parametrize(("option", "limit"), [("--sample", None), ("--limit", 60)])
+def test_inspect_and_every_eval_ever_read_what_was_sampled(
+    option: str, limit: int | None, python: str, tmp_path: Path
+) -> None:
+    """A limit is the first rows: a random sample has none."""
+    options = ["--task_paths", str(EXAM), "--output_dir", str(tmp_path / "run"), option, "60", "--quiet"]
+    done = mill("eval", "exam[name=org/a,accuracy=0.65]", "toy_exam_art", *options, python=python)
+    assert done.returncode == 0, done.stderr
+    for target in ("inspect", "every-eval-ever"):
+        done = mill("export", str(tmp_path / "run"), "--to", target, "--out", str(tmp_path / target), python=python)
+        assert done.returncode == 0, done.stderr
+    done = subprocess.run([python, str(READER), str(tmp_path / "inspect")], env=ENVIRONMENT, capture_output=True, text=True)
+    (log,) = json.loads(done.stdout)
+    first = "first 60 of 300; first 60 rows, not a random sample (--sample draws one)"
+    drawn = "random 60 of 300, seed 0; random sample (seed 0, stratified by 3 categories): "
+    drawn += "the intervals are about the score of the whole test set"
+    sampled = drawn if limit is None else first
+    assert (log["limit"], log["metadata"]["mill"]["sampled"], len(log["samples"])) == (limit, sampled, 60)
+    done = every_eval_ever(python, "validate", "data/*/*/*/*", folder=tmp_path / "every-eval-ever")
+    assert done.returncode == 0 and "2 passed, 0 warning-only, 0 failed" in done.stdout, done.stdout
+    (file,) = (tmp_path / "every-eval-ever").rglob("*[0-9a-f].json")
+    (result,) = json.loads(file.read_text())["evaluation_results"]
+    assert result["score_details"]["details"]["sampled"] == sampled
 
 
 def test_mills_own_reader_finds_the_run_again(run: ExportedRun, folder: Path, tmp_path: Path) -> None:

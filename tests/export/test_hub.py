@@ -13,7 +13,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from mill.api.errors import MillError
-from mill.export.hub import dataset_of, write_hub
+from mill.export.hub import dataset_of, model_card, write_hub
 from mill.export.run import ExportedRun
 from tests.export.made_runs import evaluate, leaks, only_run
 
@@ -107,6 +107,11 @@ def test_entries_of_one_model_say_how_they_differ(run: ExportedRun, tmp_path: Pa
     write_hub([run, only_run(tmp_path / "other")], tmp_path / "card")
     first, second = yaml.safe_load((tmp_path / "card" / ".eval_results" / "gsm8k.yaml").read_text())
     assert second["notes"].partition("; ")[2] == (
-        "random 4 of 9, seed 1; stopped at a budget: 2 samples did not run; dtype bfloat16; arguments quantization=int4"
+        "random 4 of 9, seed 1; random sample (seed 1): the intervals are about the score of the whole test set; "
+        "stopped at a budget: 2 samples did not run; dtype bfloat16; arguments quantization=int4"
     )
     assert "bfloat16" not in first["notes"] and "budget" not in first["notes"]
+    card = (tmp_path / "card" / "README.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in card.splitlines() if line.startswith("| gsm8k")]
+    assert "| settings | sampled |" in card and rows[-1][-1] == "random 4 of 9, seed 1"
+    assert "| sampled |" not in model_card("odd", [run])

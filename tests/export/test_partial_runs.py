@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mill.export.every_eval_ever import write_every_eval_ever
 from mill.export.hub import model_card
 from mill.export.lm_eval import results, task_names
 from mill.export.parquet import write_parquet
 from mill.export.run import ExportedRun
 from mill.export.tracker import tracked
 from mill.report.collect import cells, collect, shown_columns
+from mill.report.html.runs import run_body
 from mill.report.plot_data import plot_data
+from mill.report.runs import read_run
+from mill.report.tables import number
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import read_runs
 from tests.exam_runs import run_exam
+from tests.export.made_runs import mill, only_run
 
 pandas = pytest.importorskip("pandas")
+EXAM = Path(__file__).parents[1] / "toy_exam.py"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,26 @@ def test_a_plot_has_the_estimate_beside_the_score(helped: Path) -> None:
     assert plot.scores[1].estimate.value == control_of(helped)["value"]
 
 
+def test_the_page_of_a_run_has_the_estimate_and_says_which_to_quote(helped: Path) -> None:
+    section = read_run(RunFolder(helped))
+    page = "".join(run_body(section))
+    known = control_of(helped)
+    assert f"- with a: {number(known['value'])} ({number(known['low'])} to {number(known['high'])})" in page
+    assert page.count("<title>- with a: ") == 4  # the benchmark and three tasks
+    assert section.warnings[-1] == (
+        'rows "with a": the number to quote. It estimates the same score as the row above it, and also uses '
+        "a's scores on all samples: its interval is narrower"
+    )
+
+
+def test_a_model_that_does_not_help_is_not_said_to(helped: Path) -> None:
+    section = read_run(RunFolder(helped))
+    mean = section.benchmarks[0]
+    assert mean.control is not None
+    mean.control.metrics["acc"] = mean.metrics["acc"]
+    assert section.warnings[-1].endswith("also uses a's scores on all samples")
+
+
 def test_a_decision_is_a_tag_and_a_column(tmp_path: Path) -> None:
     run = ExportedRun.read(RunFolder(run_exam(tmp_path / "out", "name=a,accuracy=0.9", "--decide", "acc>0.6")))
     assert tracked(run).tags["mill.decision"] == "toy_exam: acc>0.6 is true"
@@ -78,7 +105,55 @@ def test_a_decision_is_a_tag_and_a_column(tmp_path: Path) -> None:
     for file in ("runs.parquet", "scores.parquet"):
         frame = pandas.read_parquet(tmp_path / file)
         assert set(frame.decision) == {"toy_exam: acc>0.6 is true"}
-        assert all(text.startswith("sequential ") and text.endswith(", seed 0") for text in frame.sampled)
+        assert all(re.fullmatch(r"random, until decided: \d+ of \d+, seed 0", text) for text in frame.sampled)
+    assert tracked(run).tags["mill.sampled"] in set(pandas.read_parquet(tmp_path / "runs.parquet").sampled)
+
+
+STRATIFIED = "random sample (seed 0, stratified by 3 categories): the intervals are about the score of the whole test set"
+
+
+def test_a_random_sample_is_no_limit_of_lm_eval(helped: Path, tmp_path: Path) -> None:
+    """A limit would be the first rows of every task."""
+    run = ExportedRun.read(RunFolder(helped))
+    config = results(run, task_names(run))["config"]
+    assert config["limit"] is None and config["mill_sampled"] == f"random 300 of 3000, seed 0; {STRATIFIED}"
+    limited = ExportedRun.read(RunFolder(run_exam(tmp_path / "limited", "name=c,accuracy=0.65", "--limit", 400)))
+    config = results(limited, task_names(limited))["config"]
+    assert config["limit"] == 400  # art has 300, and all of them ran
+    assert config["mill_sampled"].startswith("first 800 of 2700; first 400 rows, not a random sample")
+    part = ExportedRun.read(RunFolder(run_exam(tmp_path / "part", "name=c,accuracy=0.65", "--limit", "0.1")))
+    assert results(part, task_names(part))["config"]["limit"] is None  # another count of each task
+
+
+def test_every_eval_ever_and_the_card_say_what_was_sampled(helped: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    run = ExportedRun.read(RunFolder(helped))
+    write_every_eval_ever([run], tmp_path, samples=False)
+    (file,) = (tmp_path / "data" / "toy_exam_law").rglob("*.json")
+    (result,) = json.loads(file.read_text())["evaluation_results"]
+    assert result["score_details"]["details"]["sampled"] == f"random 200 of 2000, seed 0; {STRATIFIED}"
+    card = model_card("b", [run])
+    mean = next(line for line in card.splitlines() if "exam (mean)" in line)
+    assert mean.endswith("| random 300 of 3000, seed 0 |")
+    assert "sampled: random 200 of 2000, seed 0" in card.partition("\n---")[0]
+
+
+def test_samples_and_seconds_of_a_stopped_run_are_those_that_are_done(tmp_path: Path) -> None:
+    options = ["--task_paths", str(EXAM), "--output_dir", str(tmp_path / "out"), "--sample", "1000"]
+    for budget in (1200, 2400):
+        done = mill("eval", "exam[name=a,accuracy=0.65]", "toy_exam", *options, "--max_tokens_total", str(budget))
+        assert done.returncode == 4, done.stderr
+    run = only_run(tmp_path / "out")
+    entry = tracked(run)
+    parts = [entry.metrics[f"{task}/samples"] for task in run.tasks]
+    assert sum(parts) == entry.metrics["toy_exam/samples"] == entry.metrics["run/samples"] == 600
+    assert entry.metrics["run/unanswered"] == 400
+    (spent,) = re.findall(r"spent: 2,400 tokens and ([\d.]+) s in all sessions", done.stdout)
+    assert entry.metrics["run/seconds"] == pytest.approx(float(spent), abs=0.1)
+    assert len(run.sessions) == 2 and run.seconds > sum(session.seconds for session in run.sessions)  # also of the scoring
+    write_parquet([run], tmp_path, samples=False)
+    (row,) = pandas.read_parquet(tmp_path / "runs.parquet").to_dict("records")
+    assert (row["samples"], row["unanswered"], row["seconds"]) == (600, 400, run.seconds)
 
 
 def test_the_mean_of_some_tasks_is_marked(partial: Path, tmp_path: Path) -> None:

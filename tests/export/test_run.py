@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.export.made_runs import KEY, evaluate, only_run
 
 
 def test_samples_are_counted(odd_run: ExportedRun) -> None:
-    counts = {task: (count.n, count.failed, count.unanswered, count.responses) for task, count in odd_run.counts.items()}
+    counts = {task: (count.done, count.failed, count.unanswered, count.responses) for task, count in odd_run.counts.items()}
     assert counts == {
         "odd_text": (4, 1, 0, 4),
         "odd:choice,x": (4, 0, 0, 12),
@@ -29,11 +30,11 @@ def test_samples_are_counted(odd_run: ExportedRun) -> None:
 
 def test_a_moved_run_is_the_same_and_an_extended_one_too(tmp_path: Path) -> None:
     first = evaluate(tmp_path / "a", "odd_text", "--limit", "2")
-    assert first.counts["odd_text"].n == 2  # read now, before the run is extended
+    assert first.counts["odd_text"].done == 2  # read now, before the run is extended
     shutil.copytree(tmp_path / "a", tmp_path / "b" / "elsewhere")
     assert only_run(tmp_path / "b" / "elsewhere").uid == first.uid
     extended = evaluate(tmp_path / "a", "odd_text")
-    assert (extended.uid, extended.counts["odd_text"].n) == (first.uid, 4)
+    assert (extended.uid, extended.counts["odd_text"].done) == (first.uid, 4)
     assert tracked(extended).step == 4 and tracked(first).state != tracked(extended).state
 
 
@@ -79,7 +80,7 @@ def test_an_unfinished_run_has_unanswered_samples_and_no_scores(tmp_path: Path) 
     unfinished = only_run(tmp_path)
     assert unfinished.status == "unfinished"
     assert tracked(unfinished).metrics["run/unanswered"] == 1
-    assert (unfinished.counts["odd_text"].failed, unfinished.counts["odd_text"].n) == (0, 2)
+    assert (unfinished.counts["odd_text"].failed, unfinished.counts["odd_text"].done) == (0, 1)
 
 
 def test_a_run_that_stopped_at_its_budget_is_not_finished(tmp_path: Path) -> None:
@@ -87,6 +88,20 @@ def test_a_run_that_stopped_at_its_budget_is_not_finished(tmp_path: Path) -> Non
     assert stopped.status == "stopped" and tracked(stopped).status == "stopped"
     assert tracked(stopped).tags["mill.status"] == "stopped"
     assert evaluate(tmp_path, "odd_text").status == "finished"
+
+
+def test_the_command_can_be_copied_into_a_shell(tmp_path: Path) -> None:
+    options = ["--limit", "1", "--system_prompt", "a > b; it's"]
+    run = evaluate(tmp_path, "odd_text", *options)
+    words = shlex.split(run.command)
+    assert words[:2] == ["mill", "eval"] and words[-4:] == options and "'a > b; it'\"'\"'s'" in run.command
+    assert tracked(run).tags["mill.command"] == run.command
+    file = run.folder.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    for earlier in ("/opt/mill/__main__.py eval 'a' exam --decide acc>0.6", "/x/bin/mill eval 'a' exam --decide acc>0.6"):
+        manifest["sessions"][0]["command"] = earlier  # not quoted, as earlier versions wrote it
+        file.write_text(json.dumps(manifest))
+        assert shlex.split(only_run(tmp_path).command) == ["mill", "eval", "'a'", "exam", "--decide", "acc>0.6"]
 
 
 def test_no_key_is_exported(odd_run: ExportedRun) -> None:

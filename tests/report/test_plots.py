@@ -15,6 +15,7 @@ import pytest
 from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
+from mill.report.html.charts import Axis, Point, scatter_chart
 from mill.report.plot_data import CostPlot, PlottedScore, ScorePlot, plot_data
 from mill.runs.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
@@ -136,6 +137,28 @@ def test_labels_of_twenty_models_do_not_overlap(tmp_path: Path) -> None:
         ys = sorted(float(one.attrib["y"]) for one in root.iter(f"{SVG}text") if "instruct-awq" in "".join(one.itertext()))
         assert len(ys) == 20, name
         assert min(b - a for a, b in pairwise(ys)) >= 11, name  # letters are 9 points high
+
+
+@pytest.mark.parametrize(
+    "intervals",
+    [
+        {"a": (0.627, 0.578, 0.676), "b": (0.572, 0.554, 0.590)},
+        {"b": (0.572, 0.554, 0.590), "a": (0.627, 0.578, 0.676)},
+        {"outer": (0.5, 0.2, 0.8), "inner": (0.52, 0.45, 0.55), "exact": (0.6, 0.6, 0.6)},
+    ],
+)
+def test_names_of_models_with_equal_tokens_are_on_no_interval(intervals: dict[str, tuple[float, float, float]]) -> None:
+    points = [(Point(4.0, value, low, high, name=name), 0) for name, (value, low, high) in intervals.items()]
+    root = ElementTree.fromstring(scatter_chart("acc", Axis("tokens", 3.6, 4.4), Axis("", 0.0, 1.0), points))
+    bars = [one.attrib for one in root.iter("line") if one.attrib["class"].startswith("whisker")]
+    names = {one.text: one.attrib for one in root.iter("text") if one.attrib["class"] == "name"}
+    assert set(names) == set(intervals) and len(bars) == len(points)
+    for name, at in names.items():
+        left, right = (float(at["x"]) + side * 3.7 * len(name or "") for side in (-1, 1))
+        for bar in bars:
+            top, bottom = sorted((float(bar["y1"]), float(bar["y2"])))
+            crosses = left < float(bar["x1"]) < right and top < float(at["y"]) and float(at["y"]) - 9 < bottom
+            assert not crosses, (name, at, bar)
 
 
 def test_names_that_are_equal_when_short_are_numbered() -> None:

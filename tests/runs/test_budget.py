@@ -67,7 +67,10 @@ def test_a_run_stops_at_its_budget_and_continues_with_a_larger_one(mill: Mill, o
     assert "spent: 60 tokens" in printed
     result = scores(out)["tasks"]["toy_gen"]
     assert (result["n"], result["pending"], result["total"], result["errors"]) == (12, 18, 30, 0)
-    assert result["warnings"] == ["the run stopped at the budget of 60 tokens: 12 of 30 samples"]
+    assert result["sampled"]["method"] == "first"
+    first = "first 12 rows, not a random sample (--sample draws one)"
+    assert result["warnings"] == [first, "the run stopped at the budget of 60 tokens: 12 of 30 samples"]
+    assert f"toy_gen: {first}" in printed
     assert result["metrics"]["exact_match"]["n"] == 12
     assert [session["ended"] for session in sessions(out)] == ["stopped"]
     # The first samples are done, as with --limit 12.

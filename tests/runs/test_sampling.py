@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import pytest
 from mill.api.budget import BudgetLimits
 from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
+from mill.report.collect import collect
+from mill.report.scores import score_table
 from mill.runs.claims import Claim, read_claim
 from mill.runs.decisions import describe_decision
 from mill.runs.evaluate import Run
@@ -22,6 +27,7 @@ from mill.runs.prepare import prepare, set_budget
 from mill.runs.recorded_run import read_runs
 from mill.runs.rescore import score_again
 from mill.runs.reuse import open_reuse
+from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
 from mill.runs.schema import TaskResult
 from mill.tasks.load import load_files, make_task, select
@@ -204,7 +210,49 @@ def test_a_budget_that_ends_a_decision_leaves_it_undecided_and_the_score_random(
 def test_a_benchmark_whose_tasks_were_not_reached_has_no_mean(tmp_path: Path) -> None:
     outcome = budgeted(tmp_path, 500)
     assert [task.n for task in outcome.tasks] == [125, 0, 0]
-    assert mean(outcome).metrics == {}
+    found = mean(outcome).metrics["acc"]
+    assert math.isnan(found.value) and (found.low, found.high, found.n) == (None, None, 125)
+    assert score_table(outcome.tasks, outcome.benchmarks, "-")[-1][2:7] == ["acc", "NaN", "-", "-", "125/3000"]
+    assert [task.warnings[:-1] for task in outcome.tasks] == [
+        ["first 125 rows, not a random sample (--sample draws one)"],
+        [],
+        [],
+    ]
+    assert [row["sampled"] for row in collect(tmp_path / "out")] == [
+        "first 125 of 2000",
+        "first 0 of 700",
+        "first 0 of 300",
+        "first 125 of 3000",
+    ]
+
+
+def test_a_limit_that_a_budget_cuts_says_how_many_rows_ran(tmp_path: Path) -> None:
+    (task,) = budgeted(tmp_path, 200, tasks="toy_exam_art", limit=100).tasks
+    assert task.warnings[0] == "first 50 rows, not a random sample (--sample draws one)"
+
+
+def test_samples_with_gaps_are_neither_random_nor_first_rows(tmp_path: Path) -> None:
+    """As where several processes stopped at one budget."""
+    chosen: list[dict[str, Any]] = [{"sample": 100}, {"limit": 100}]
+    for given in chosen:
+        planned = plan(tmp_path / next(iter(given)), "toy_exam_art", **given)
+        planned.execute(quiet=True)
+        scored = planned.scores.score_states(planned.states)
+        gap = replace(scored[3], record=replace(scored[3].record, responses=[[]]), values={}, error=NOT_ANSWERED)
+        results, _ = replace(planned.scores, stopped="the budget").results({"toy_exam_art": [*scored[:3], gap, *scored[4:]]})
+        found = results["toy_exam_art"]
+        assert (found.n, found.pending, found.sampled) == (99, 1, None)
+        assert found.warnings[0] == "the samples that ran are neither the first rows nor a random sample"
+
+
+@pytest.mark.parametrize("given", [{"decide": Claim("acc", ">", 0.6)}, {"precision": 0.02}])
+def test_a_staged_run_that_stops_does_not_name_its_internal_blocks(tmp_path: Path, given: dict[str, Any]) -> None:
+    outcome = budgeted(tmp_path, 1300, **given)
+    assert outcome.stopped == "stopped at the budget of 1.3k tokens: 325 samples"
+    lines = [line for task in outcome.tasks for line in task.warnings if "budget" in line]
+    assert len(lines) == 3 and all(
+        re.fullmatch(r"the run stopped at the budget of 1.3k tokens: \d+ samples", one) for one in lines
+    )
 
 
 def test_a_decision_on_failures_alone_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 18, 40
 COLOURS = 6  # further series repeat colours
 ROW, GAP, LARGEST_CELL = 26, 10, 16
-CHAR, LINE = 7.4, 14  # pixels of a name, at the font size on phones
+CHAR, LINE, ASCENT = 7.4, 14, 10  # pixels of a name, at the font size on phones; those above its baseline
+DOT = 4  # its radius
 COUNTS = 56  # pixels of the counts below a reliability diagram
 
 
@@ -121,7 +122,8 @@ def _path(x: Axis, y: Axis, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
-    """Names above their points, or below or higher where another name is in the way; else left out."""
+    """Names above their points, or below, higher or beside where another name, dot or interval is in the way; else left
+    out."""
     parts: list[Html] = []
     taken: list[tuple[float, float, float]] = []
     for point in points:
@@ -130,12 +132,22 @@ def _names(x: Axis, y: Axis, points: Sequence[Point]) -> list[Html]:
         px = min(max(x.at(point.x), LEFT + half), WIDTH - half)
         over, under = min(y.at(point.y), y.at(point.top)) - 7, max(y.at(point.y), y.at(point.bottom)) + LINE + 2
         heights = [over, *([under] if under < HEIGHT - BOTTOM - 3 else []), over - LINE, over - 2 * LINE]
-        for py in heights:
-            if all(abs(px - x_) >= half + half_ or abs(py - y_) >= LINE for x_, y_, half_ in taken):
-                taken.append((px, py, half))
-                parts.append(_text("name", px, py, name, "middle"))
+        beside = [(x.at(point.x) + side * (half + 8), y.at(point.y) + 4) for side in (1, -1)]
+        inside = [(px_, py) for px_, py in beside if LEFT + half <= px_ <= WIDTH - half]
+        bars = [_bar(x, y, other) for other in points if other is not point]
+        for at, py in [*((px, height) for height in heights), *inside]:
+            free = all(abs(at - x_) >= half + half_ or abs(py - y_) >= LINE for x_, y_, half_ in taken)
+            if free and all(abs(at - x_) > half + 2 or py + 3 < top or py - ASCENT > bottom for x_, top, bottom in bars):
+                taken.append((at, py, half))
+                parts.append(_text("name", at, py, name, "middle"))
                 break
     return parts
+
+
+def _bar(x: Axis, y: Axis, point: Point) -> tuple[float, float, float]:
+    """Where a point is drawn: x, and its upper and lower end, by its dot or its interval."""
+    at = y.at(point.y)
+    return x.at(point.x), min(at - DOT, y.at(point.top)), max(at + DOT, y.at(point.bottom))
 
 
 def dot_chart(title: str, x: Axis, rows: Sequence[tuple[str, Point, int]]) -> Html:
@@ -239,7 +251,7 @@ def _rule(axis: Axis, tick: float) -> str:
 
 
 def _dot(colour: str, x: float, y: float, tooltip: str) -> Html:
-    return tag("circle", [tag("title", tooltip)] if tooltip else [], class_=f"dot {colour}", cx=x, cy=y, r=4)
+    return tag("circle", [tag("title", tooltip)] if tooltip else [], class_=f"dot {colour}", cx=x, cy=y, r=DOT)
 
 
 def _error_bar(colour: str, start: tuple[float, float], end: tuple[float, float]) -> Html:

@@ -23,6 +23,7 @@ from mill.report.html.tag import Html, joined, tag
 from mill.report.index import IndexRow, heading, index_rows
 from mill.report.runs import RunSection
 from mill.report.sections import DECIDE, CheckSection, Section, check_section
+from mill.runs.schema import Decision
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
@@ -49,6 +50,8 @@ def report_page(items: Sequence[Check | Section]) -> str:
     runs = [section for section in sections if isinstance(section, RunSection)]
     data = section_plots(runs)
     calibration = {id(run): calibration_plots(data, number) for number, run in enumerate(runs)}
+    variants = [one for section in sections if isinstance(section, CheckSection) for one in section.check.variants]
+    drawn = [variant.decision for variant in variants if variant.decision is not None]
     top = tag("header", tag("h1", title), tag("button", "Light / dark", id="theme", type="button"))
     body = tag(
         "body",
@@ -57,7 +60,7 @@ def report_page(items: Sequence[Check | Section]) -> str:
             "main",
             [_index(rows)] if len(rows) > 1 else [],
             shared_plots(data),
-            [_section(one, row, calibration.get(id(one), [])) for one, row in zip(sections, rows, strict=True)],
+            [_section(one, row, calibration.get(id(one), []), drawn) for one, row in zip(sections, rows, strict=True)],
         ),
         tag("footer", f"mill {__version__}"),
         tag("script", Html(_asset("script.js"))),
@@ -91,7 +94,7 @@ def _index(rows: Sequence[IndexRow]) -> Html:
     return tag("nav", tag("div", table, class_="scroll"), aria_label="Sections")
 
 
-def _section(section: Section, row: IndexRow, calibration: Sequence[Html]) -> Html:
+def _section(section: Section, row: IndexRow, calibration: Sequence[Html], drawn: Sequence[Decision]) -> Html:
     if isinstance(section, CheckSection):
         check = section.check
         labels = ", ".join(variant.label for variant in check.variants)
@@ -100,7 +103,7 @@ def _section(section: Section, row: IndexRow, calibration: Sequence[Html]) -> Ht
         about, body = _about(section.about, listed(check.settings)), _check_body(check)
     else:
         name, sub = section.name, joined(tag("b", "eval"), f" · {section.when} · {section.path}")
-        about, body = _about([("", section.about)]), run_body(section, calibration)
+        about, body = _about([("", section.about)]), run_body(section, calibration, drawn)
     return tag("section", tag("h2", name), tag("p", sub, class_="sub"), about, body, class_="check", id=row.anchor)
 
 

@@ -15,20 +15,22 @@ from mill.report.html.tag import Html, joined, tag
 from mill.report.run_samples import ShownSample
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, mean_of, score_table
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 
 MAX_CHARTS = 6
-TASK, CATEGORY, MEAN = 0, 1, 2  # colours
+TASK, CATEGORY, MEAN, CONTROL = range(4)  # colours
 
 
-def run_body(run: RunSection, calibration: Sequence[Html] = ()) -> list[Html]:
-    """What follows the heading of a run's section; `calibration` are charts beside those of the scores."""
+def run_body(run: RunSection, calibration: Sequence[Html] = (), drawn: Sequence[Decision] = ()) -> list[Html]:
+    """What follows the heading of a run's section; `calibration` are charts beside those of the scores, `drawn` the
+    decisions that another section has a chart of."""
     lines = run.warnings
+    plots = [*_sequences(run, drawn), *_charts(run), *calibration]
     return [
         *([tag("p", run.unfinished, class_="verdict")] if run.unfinished else []),
         *([_scores(run)] if run.tasks else []),
         *([tag("ul", [tag("li", line) for line in lines], class_="warnings")] if lines else []),
-        *([tag("div", plots, class_="charts")] if (plots := [*_sequences(run), *_charts(run), *calibration]) else []),
+        *([tag("div", plots, class_="charts")] if plots else []),
         _samples(run),
     ]
 
@@ -42,15 +44,15 @@ def _scores(run: RunSection) -> Html:
     return tag("div", tag("table", tag("thead", head), tag("tbody", rows), class_="metrics scores"), class_="scroll")
 
 
-def _sequences(run: RunSection) -> list[Html]:
-    """A chart for each decision."""
+def _sequences(run: RunSection, drawn: Sequence[Decision]) -> list[Html]:
+    """A chart for each decision that has none yet."""
     results: list[BenchmarkResult | TaskResult] = [*run.benchmarks, *run.tasks]
     decisions = {one.decision.of: one.decision for one in results if one.decision is not None}
-    return [chart for decision in decisions.values() for chart in sequence_chart(decision)]
+    return [chart for decision in decisions.values() if decision not in drawn for chart in sequence_chart(decision)]
 
 
 def _charts(run: RunSection) -> list[Html]:
-    """A chart for each metric, with a dot for each task, category and benchmark."""
+    """A chart for each metric, with a dot for each task, category and benchmark, also with another model's help."""
     rows: dict[str, list[tuple[str, Point, int]]] = {}
 
     def add(name: str, metrics: Mapping[str, Estimate], colour: int) -> None:
@@ -58,10 +60,16 @@ def _charts(run: RunSection) -> list[Html]:
             if math.isfinite(estimate.value):
                 rows.setdefault(metric, []).append((name, score_point(name, estimate), colour))
 
+    def add_control(result: TaskResult | BenchmarkResult) -> None:
+        if result.control is not None:
+            add(f"- with {result.control.model}", result.control.metrics, CONTROL)
+
     for mean in run.benchmarks:
         add(f"{mean.benchmark} ({mean_of(mean)})", mean.metrics, MEAN)
+        add_control(mean)
     for task in run.tasks:
         add(task.task, task.metrics, TASK)
+        add_control(task)
         for category, metrics in task.categories.items():
             add(f"- {category}", metrics, CATEGORY)
     return [score_chart(metric, found) for metric, found in list(rows.items())[:MAX_CHARTS]]
