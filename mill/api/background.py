@@ -25,6 +25,10 @@ class Background(Generic[T]):
         except BaseException as error:
             self._error = error
 
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
     def result(self) -> T:
         """What the function returned, as soon as it has; raises what it raised."""
         self._thread.join()

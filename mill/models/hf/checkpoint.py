@@ -13,6 +13,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
 from mill.api.timing import LOADING, phase
 from mill.api.warnings import warn
+from mill.compat.transformers import import_transformers
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import decoding, loading, sharding
@@ -85,6 +86,15 @@ class TransformersCheckpoint(MediaModel):
         if self.source.local:
             self._hashing = Background(self._fingerprint)
 
+    def _digest(self) -> str:
+        """The fingerprint. While it is being computed there is time for imports, which loading needs as well."""
+        if self._hashing is None:
+            return self._fingerprint()
+        if not self._hashing.done:
+            with phase(LOADING):
+                import_transformers()
+        return self._hashing.result()
+
     def _fingerprint(self) -> str:
         return self.source.fingerprint(trust_remote_code=self.trust_remote_code)
 
@@ -92,7 +102,7 @@ class TransformersCheckpoint(MediaModel):
         """Weights by content, and the settings that change the logits; batch size and device do not."""
         return {
             "backend": "hf",
-            "weights": self._hashing.result() if self._hashing is not None else self._fingerprint(),
+            "weights": self._digest(),
             "dtype": self.dtype,
             "max_context_length": self.max_context_length,
             "attn_implementation": self.attn_implementation,

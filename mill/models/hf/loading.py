@@ -16,6 +16,7 @@ from mill.api.errors import ModelError
 from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
+from mill.compat.transformers import import_transformers
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
@@ -153,6 +154,7 @@ def load_weights(
 ) -> Any:
     """The model in evaluation mode on its device. `auto` is the accelerator, all of them if there are several, or the
     CPU."""
+    import_transformers()
     import torch
 
     device = choose_device(device_map)

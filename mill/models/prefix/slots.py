@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.partial_attention import Partial, merge, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment
 from mill.models.prefix.varlen import supports
+from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:
     import torch
@@ -31,10 +32,9 @@ class Slots:
             self.layers.append((keys, values))
         return self.layers[call]
 
-    def put(self, call: int, slot: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Write keys and values of (heads, tokens, size), one part after another, from the start of a slot."""
+    def put(self, call: int, slot: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]], start: int = 0) -> None:
+        """Write keys and values of (heads, tokens, size), one part after another, from a token of a slot on."""
         keys, values = self.layers[call]
-        start = 0
         for k, v in parts:
             end = start + k.shape[1]
             keys[slot, start:end], values[slot, start:end] = k.transpose(0, 1), v.transpose(0, 1)
@@ -57,15 +57,38 @@ class Prefill(Pack):
     def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
         super().store(k, v)
         assert self.slots is not None
-        self.slots.layer(self.calls, k, v)
-        for slot, segments in self.rows:
-            self.slots.put(self.calls, slot, (self._of(segment, k, v) for segment in segments))
+        layer = self.slots.layer(self.calls, k, v)
+        source, target = self._copied(k.device)
+        for cache, new in zip(layer, (k, v), strict=True):
+            cache.flatten(0, 1).index_copy_(0, target, new.transpose(0, 1)[source])
+        for slot, start, segment in self._cached():
+            self.slots.put(self.calls, slot, [self.cache[segment][self.calls]], start)
 
-    def _of(self, segment: Segment, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if segment in self.bounds:
-            first, last = self.bounds[segment]
-            return k[:, first:last], v[:, first:last]
-        return self.cache[segment][self.calls]
+    def _copied(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which tokens of the pack go to which rows of the slots, all of a layer in one copy."""
+        import torch
+
+        if "source" not in self.tensors:
+            assert self.slots is not None
+            moves = [(*self.bounds[one], slot, start) for slot, start, one in self._segments() if one in self.bounds]
+            source = [token for first, last, _, _ in moves for token in range(first, last)]
+            starts = [(slot * self.slots.capacity + start, last - first) for first, last, slot, start in moves]
+            target = [start + offset for start, count in starts for offset in range(count)]
+            for name, values in (("source", source), ("target", target)):
+                self.tensors[name] = on_device(torch.tensor(values, dtype=torch.long), device)
+        return self.tensors["source"], self.tensors["target"]
+
+    def _cached(self) -> list[tuple[int, int, Segment]]:
+        """Segments of earlier packs."""
+        return [(slot, start, segment) for slot, start, segment in self._segments() if segment not in self.bounds]
+
+    def _segments(self) -> Iterator[tuple[int, int, Segment]]:
+        """(slot, index of the first token in it, segment)."""
+        for slot, segments in self.rows:
+            start = 0
+            for segment in segments:
+                yield slot, start, segment
+                start += len(segment.tokens)
 
 
 @dataclass

@@ -1,8 +1,7 @@
-"""The kernels of fused_kernels.py in Triton's language. Values are computed in float32 and rounded once."""
+"""The kernels of fused_kernels.py in Triton's language, which knows no types but constexpr. Values are computed in float32
+and rounded once."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -10,19 +9,19 @@ import triton.language as tl
 
 @triton.jit
 def merge(
-    out: Any,
-    lse: Any,
-    part: Any,
-    part_lse: Any,
-    start: Any,
-    rows: Any,
-    heads: Any,
-    tokens: Any,
-    part_tokens: Any,
-    size: Any,
+    out,
+    lse,
+    part,
+    part_lse,
+    start,
+    rows,
+    heads,
+    tokens,
+    part_tokens,
+    size,
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
-) -> None:
+):
     """A row is a head of a token."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, SIZE)
@@ -44,18 +43,18 @@ def merge(
 
 @triton.jit
 def rotate(
-    x: Any,
-    cos: Any,
-    sin: Any,
-    out: Any,
-    rows: Any,
-    heads: Any,
-    by_head: Any,
-    by_token: Any,
-    half: Any,
+    x,
+    cos,
+    sin,
+    out,
+    rows,
+    heads,
+    by_head,
+    by_token,
+    half,
     ROWS: tl.constexpr,
     HALF: tl.constexpr,
-) -> None:
+):
     """A row is a head of a token; its two halves are one complex number for each column."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, HALF)
@@ -75,7 +74,7 @@ def rotate(
 
 
 @triton.jit
-def gate(gates: Any, ups: Any, out: Any, count: Any, SIZE: tl.constexpr) -> None:
+def gate(gates, ups, out, count, SIZE: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     known = index < count
     value = tl.load(gates + index, mask=known, other=0.0).to(tl.float32)

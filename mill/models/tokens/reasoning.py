@@ -6,6 +6,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from mill.api.reasoning import ReasoningTags, tags_of
@@ -83,11 +84,39 @@ def reasoning_tokens(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags) ->
     return min(len(ids), bisect_left(range(len(ids)), True, key=ended) + 1)
 
 
+class StopEndings:
+    """Which tokens may complete a stop string: those whose text has the last character of one. Most tokens have none, and
+    decoding the end of every answer after every token would take longer than a step of the model."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._last = {stop[-1] for stop in stops if stop}
+        # A tokenizer may drop white space of a token that is decoded alone, and a part of a character has no text.
+        self._certain = all(one.isascii() and not one.isspace() for one in self._last)
+        self._known: dict[int, bool] = {}
+
+    def may_end(self, token: int) -> bool:
+        if not self._certain:
+            return True
+        known = self._known.get(token)
+        if known is None:
+            text = str(self._tokenizer.decode([token]))
+            known = self._known[token] = not text or any(one in text for one in self._last)
+        return known
+
+
+@lru_cache(maxsize=64)
+def stop_endings(tokenizer: Any, stops: tuple[str, ...]) -> StopEndings:
+    """The same object for all answers with these stop strings."""
+    return StopEndings(tokenizer, stops)
+
+
 class StopDetector:
     """Whether a growing answer contains a stop string, token by token. The reasoning before the answer may contain any."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[str], tags: ReasoningTags | None, *, opened: bool) -> None:
         self.tokenizer, self.stops, self.tags, self.opened = tokenizer, stops, tags, opened
+        self._endings = stop_endings(tokenizer, tuple(stops))
         self._reasons: bool | None = None if tags is not None else False  # None until the first characters are there
         self._start = 0  # of the answer
         # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
@@ -100,6 +129,8 @@ class StopDetector:
         if self._reasons is None:
             self._reasons = self._begins_with_reasoning(generated)
         if self._reasons is None:
+            return False
+        if not self._reasons and not self._endings.may_end(generated[-1]):
             return False
         text = str(self.tokenizer.decode(generated[max(self._start, len(generated) - self._tail) :]))
         if self._reasons and self.tags is not None:
