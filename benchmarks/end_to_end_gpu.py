@@ -5,7 +5,8 @@
 
 Makes an 8B-shaped Llama of random bfloat16 weights (vocabulary 128,256) with the tokenizer of FOLDER, saved as shards of
 5 GB as models on the hub are. Each command runs in a new process; the first one finds nothing: no digest of the weights, no
-response. The floor is distinct tokens x 2 x parameters at the rate of a large matrix product, measured first.
+response. Packages have compiled bytecode, as pip leaves them. The floor of scoring is distinct tokens x 2 x parameters at the
+rate of a large matrix product, measured first.
 """
 
 from __future__ import annotations
@@ -20,23 +21,26 @@ import time
 from pathlib import Path
 from typing import Any
 
+MMLU = ["mmlu", "--n_shots", "5"]
 COMMANDS = {
-    "mmlu": ["mmlu", "--n_shots", "5"],
-    "again": ["mmlu", "--n_shots", "5"],
-    "dry_run": ["mmlu", "--n_shots", "5", "--dry_run"],
+    "mmlu": MMLU,
+    "again": MMLU,
+    "dry_run": [*MMLU, "--dry_run"],
     "gsm8k": ["gsm8k", "--n_shots", "5", "--max_tokens", "256"],
 }
+IMPORTS = (
+    "import mill.cli.eval, mill.models.hf.model; from mill.compat.transformers import import_transformers as one; one()"
+)
 
 
 def make_model(folder: Path, tokenizer: Path, layers: int) -> None:
+    """In a process of its own, so that the GPU is free for the commands."""
     from scoring_gpu import make_model as make
 
     model = make(layers)
     model.save_pretrained(folder, max_shard_size="5GB")
     for file in tokenizer.glob("*token*"):
         shutil.copy(file, folder / file.name)
-    body = sum(one.numel() for one in model.model.layers.parameters())
-    (folder / "body.txt").write_text(str(body))
 
 
 def matrix_rate() -> float:
@@ -54,19 +58,40 @@ def matrix_rate() -> float:
     return float(50 * 2 * 8192**3 / (time.perf_counter() - started))
 
 
+def in_process(call: str, *arguments: object) -> str:
+    """What a function of this file prints, in a new process."""
+    code = f"import sys, pathlib; sys.path.insert(0, {str(Path(__file__).parent)!r}); import end_to_end_gpu as one; {call}"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def run(name: str, model: Path, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     """Seconds of a command, and what the run says about itself."""
     command = [sys.executable, "-m", "mill", "eval", f"hf[path={model},dtype=bfloat16]", *COMMANDS[name]]
+    options = ["--output_dir", str(folder / "results"), "--quiet"]
     started = time.perf_counter()
-    done = subprocess.run(
-        [*command, "--output_dir", str(folder / "results"), "--quiet"], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
     seconds = time.perf_counter() - started
     if done.returncode:
         sys.exit(f"{name} failed: {done.stdout[-1000:]}{done.stderr[-3000:]}")
     manifests = sorted((folder / "results").glob("*/*/manifest.json"), key=lambda file: file.stat().st_mtime)
-    session = json.loads(manifests[-1].read_text())["sessions"][-1] if manifests and name != "dry_run" else {}
+    session = json.loads(manifests[-1].read_text())["sessions"][-1] if name != "dry_run" else {}
     return {"seconds": seconds, "session": session}
+
+
+def report(name: str, found: dict[str, Any], rate: float) -> None:
+    session = found["session"]
+    print(f"\n{name}: {found['seconds']:.1f} s")
+    print("| phase | seconds |\n| --- | ---: |")
+    for phase, seconds in session.get("timing", {}).items():
+        print(f"| {phase} | {seconds:.1f} |")
+    if session.get("computed_tokens"):
+        floor = session["computed_tokens"] * session["device"]["operations_per_token"] / rate
+        forward = session["timing"]["forward passes"]
+        print(f"| the floor: {session['computed_tokens']:,} distinct tokens at {rate / 1e12:.0f} TFLOP/s | {floor:.1f} |")
+        print(
+            f"forward passes at {floor / forward:.0%} of the floor, the whole command at {found['seconds'] / floor:.2f} times it"
+        )
 
 
 def main() -> None:
@@ -78,31 +103,22 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     model = options.folder / "model"
-    if not (model / "body.txt").exists():
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import end_to_end_gpu as e;"
-                "e.make_model(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), int(sys.argv[4]))",
-                str(Path(__file__).parent),
-                str(model),
-                str(options.tokenizer),
-                str(options.layers),
-            ],
-            check=True,
-        )
-    shutil.rmtree(options.folder / "results", ignore_errors=True)
-    shutil.rmtree(options.folder / "cache", ignore_errors=True)
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(options.folder / "cache")}
-    found = {name: run(name, model, options.folder, environment) for name in COMMANDS if name in options.only}
-    for name, one in found.items():
-        print(f"{name}: {one['seconds']:.1f} s")
-        for phase, seconds in one["session"].get("timing", {}).items():
-            print(f"    {phase:<18} {seconds:7.2f}")
-        print("   ", {key: value for key, value in one["session"].items() if key not in ("timing", "command", "cwd")})
+    if not (model / "config.json").exists():
+        made = "one.make_model(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3]))"
+        in_process(made, model, options.tokenizer, options.layers)
+    rate = float(in_process("print(one.matrix_rate())"))
+    for name in ("results", "cache"):
+        shutil.rmtree(options.folder / name, ignore_errors=True)
+    compiled = {"PYTHONPYCACHEPREFIX": str(options.folder / "bytecode")}
+    environment = {**os.environ, **compiled, "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(options.folder / "cache")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    subprocess.run([sys.executable, "-c", IMPORTS], env=environment, check=True)
+    found = {}
+    for name in (name for name in COMMANDS if name in options.only):
+        found[name] = run(name, model, options.folder, environment)
+        report(name, found[name], rate)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps({"rate": rate, **found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from mill.api.reasoning import tags_of
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.secrets import is_secret, redact_addresses
+from mill.api.timing import ComputeDevice
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
 DEFAULT_BATCH_SIZE = 8  # of a backend that sets none; halved where memory runs out
@@ -123,6 +124,9 @@ class MillModel(ABC):
 
     # What the executor needs of a model.
 
+    def prepare(self, kind: str, requests: Sequence[Request]) -> None:  # noqa: B027
+        """Called before weights load, with the requests that come first: what needs no weights may begin in a thread."""
+
     def start_hashing(self) -> None:  # noqa: B027
         """Begin to compute what `identity` needs, if that takes long: tasks are planned meanwhile."""
 
@@ -217,6 +221,10 @@ class MillModel(ABC):
 
     def weight_bytes(self) -> int | None:
         """The size of the weights on disk; None where it is not known."""
+        return None
+
+    def compute_device(self) -> ComputeDevice | None:
+        """What computed the answers in this process; None where that is not known."""
         return None
 
     def clean(self) -> None:

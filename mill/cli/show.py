@@ -1,9 +1,10 @@
-"""`mill show RUN TASK ID`: one sample of a run, with its rounds, tool calls and reasoning."""
+"""`mill show RUN TASK ID`: a sample of a run, with its rounds, tool calls and reasoning; `--timing`: where its time went."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from mill.api.storage import json_text, read_lines
 from mill.api.validate import parse_json
 from mill.cli.values import FilePath, NamedChoice
 from mill.report.tables import print_table
+from mill.report.timing import print_timing
 from mill.report.transcript import transcript
-from mill.runs.folder import RunFolder
+from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.samples import SampleRecord, read_samples
+from mill.runs.schema import SessionEntry
+from mill.runs.shared import read_entries
 
 _SHOWN = 60  # characters of a text in the list
 TEXT, JSON = "text", "json"
@@ -28,8 +32,9 @@ TEXT, JSON = "text", "json"
 @click.argument("task", required=False)
 @click.argument("sample_id", metavar="[ID]", required=False)
 @click.option("--repeat", type=click.IntRange(min=0), default=0, show_default=True, help="Which of several answers.")
+@click.option("--timing", is_flag=True, help="Where the time of the run went, phase by phase.")
 @click.option("--format", "form", type=NamedChoice([TEXT, JSON]), default=TEXT, show_default=True)
-def command(run: str, task: str | None, sample_id: str | None, repeat: int, form: str) -> int:
+def command(run: str, task: str | None, sample_id: str | None, repeat: int, timing: bool, form: str) -> int:
     """Show the sample ID of TASK in the folder RUN: prompt, reasoning, tool calls with their results, answer and scores.
 
     Without ID it lists the samples of the task, with up to three of its metrics. TASK may be left out where the run has one
@@ -39,8 +44,11 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, form
     Examples:
       mill show results/SmolLM2-135M-Instruct-1a2b3c4d/default gsm8k
       mill show results/SmolLM2-135M-Instruct-1a2b3c4d/default gsm8k 17
+      mill show results/SmolLM2-135M-Instruct-1a2b3c4d/default --timing
     """
     folder = RunFolder(Path(run))
+    if timing:
+        return _show_timing(folder, form)
     names = list(folder.manifest()["tasks"])
     if task is None and len(names) != 1:
         raise SpecError(f"the run has {len(names)} tasks, name one of them: {', '.join(names[:20])}")
@@ -66,6 +74,16 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, form
         raise SpecError(f"--repeat {repeat}: sample {sample_id} has {len(records[sample_id].responses)} answers, from 0 on")
     row = rows[sample_id]
     echo_data(json_text(row, indent=2) + "\n" if form == JSON else transcript(records[sample_id], row, repeat))
+    return 0
+
+
+def _show_timing(folder: RunFolder, form: str) -> int:
+    sessions = sorted(read_entries(folder, MANIFEST, "sessions", SessionEntry).values(), key=lambda one: one.order)
+    if form == JSON:
+        echo_data(json_text([asdict(session) for session in sessions], indent=2) + "\n")
+    else:
+        folder.manifest()  # refuses a folder that is no run
+        print_timing(sessions)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 
@@ -12,7 +13,8 @@ def import_transformers() -> None:
     if hidden:
         sys.modules["sklearn"] = None  # type: ignore[assignment]
     try:
-        from transformers import AutoModelForCausalLM  # noqa: F401
+        importlib.import_module("transformers.generation.utils")
+        importlib.import_module("transformers.modeling_utils")
     finally:
         if hidden:
             sys.modules.pop("sklearn", None)

@@ -11,6 +11,7 @@ from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import MillModel
 from mill.api.progress import TokenCount
 from mill.api.request import Request
+from mill.api.timing import ComputeDevice
 from mill.api.warnings import warn
 
 
@@ -22,6 +23,9 @@ class ExecutorBackend(Protocol):
 
     def set_gate(self, gate: CallGate | None) -> None:
         """Send requests only if this admits them, where the backend can do that; None removes it."""
+
+    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
+        """Called before `load` with the requests that follow: what they need and the weights do not may begin."""
 
     def load(self) -> None:
         """Called before the first request, so that rates do not include loading."""
@@ -41,6 +45,9 @@ class ExecutorBackend(Protocol):
     def execution_paths(self) -> dict[str, str]:
         """Which execution paths of the model computed the answers, by stage."""
 
+    def compute_device(self) -> ComputeDevice | None:
+        """What computed the answers in this process; None where that is not known."""
+
     def close(self) -> None:
         """Free memory and workers."""
 
@@ -57,6 +64,9 @@ class LocalBackend:
         self.uses_gate = gate is not None and self.model.uses_gate
         self.model.gate = gate if self.uses_gate else None
         self.model.on_batch = None if gate is None or self.uses_gate else gate.start
+
+    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
+        self.model.prepare(kind, requests)
 
     def load(self) -> None:
         try:
@@ -93,6 +103,9 @@ class LocalBackend:
 
     def execution_paths(self) -> dict[str, str]:
         return self.model.execution_paths()
+
+    def compute_device(self) -> ComputeDevice | None:
+        return self.model.compute_device()
 
     def close(self) -> None:
         """A model that cannot free its memory has answered: the scores stay."""

@@ -48,6 +48,8 @@ class Tally:
     """Those of the output tokens that are reasoning, as far as engines count them."""
     answering_s: float = 0.0
     """Seconds that the model computed, without loading."""
+    computed_tokens: int = 0
+    """Tokens of forward passes over prompts, those of shared prefixes once; 0 where they are not known."""
 
 
 class Executor:
@@ -126,6 +128,7 @@ class Executor:
         count = self._fitting(left)
         if not count:
             return
+        self.backend.prepare(kind, left[:count])
         self.backend.load()
         with self._progress(kind, len(requests)) as progress:
             while count:
@@ -133,6 +136,8 @@ class Executor:
                     started = time.perf_counter()
                     self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
                     self.tally.answering_s += time.perf_counter() - started
+                if (count_of := self.backend.token_count()) is not None:
+                    self.tally.computed_tokens += count_of.computed
                 left = [request for request in left if request.key not in responses]
                 count = self._fitting(left)
 

@@ -20,6 +20,7 @@ from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.progress import TokenCount
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.timing import ComputeDevice
 from mill.api.warnings import warn
 from mill.execute.work_queue import MAX_DEATHS, WorkQueue
 from mill.execute.workers import Worker, WorkerLost
@@ -122,6 +123,12 @@ class Pool:
         self._join_threads()
 
     def token_count(self) -> TokenCount | None:
+        return None
+
+    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
+        """Each worker prepares its own requests."""
+
+    def compute_device(self) -> ComputeDevice | None:
         return None
 
     def undelivered(self) -> list[Completed]:

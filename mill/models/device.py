@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
+from typing import Any
 
 from mill.api.errors import ModelError
 from mill.api.ranks import local_rank, world_size
+from mill.api.timing import ComputeDevice
 
 
 def choose_device(device_map: str) -> str | None:
@@ -29,6 +31,20 @@ def choose_device(device_map: str) -> str | None:
 def one_device(device_map: str) -> str:
     """As `choose_device`, for models that use a single device."""
     return choose_device(device_map) or ("cuda" if device_map == "auto" else device_map)
+
+
+def read_device(model: Any) -> ComputeDevice:
+    """The device of a loaded model of transformers, and what one token costs in its layers: two operations a parameter.
+    Embeddings are looked up, and the language model head is applied only where tokens are scored."""
+    import torch
+
+    tables = {id(one) for one in (model.get_input_embeddings(), model.get_output_embeddings()) if one is not None}
+    inside = {id(weight) for module in model.modules() if id(module) in tables for weight in module.parameters()}
+    parameters = [weight for weight in model.parameters() if id(weight) not in inside]
+    device = next(model.parameters()).device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine() or device.type
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return ComputeDevice(name, dtype, 2.0 * sum(weight.numel() for weight in parameters))
 
 
 def cpu_has_bfloat16() -> bool:

@@ -252,6 +252,7 @@ class Run:
                         ended=ended,
                         warnings=backend.warnings(),
                         paths=backend.execution_paths(),
+                        device=backend.compute_device(),
                     )
             elif ended in FINISHED:
                 self.record.refuse_removed()

@@ -16,6 +16,7 @@ from mill import __version__
 from mill.api.secrets import redact, redact_command
 from mill.api.storage import unique_name
 from mill.api.task import RenderSettings
+from mill.api.timing import ComputeDevice
 from mill.execute.executor import Tally
 from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST, RunFolder
@@ -104,7 +105,14 @@ class Session:
         return time.monotonic() - self._began
 
     def write(
-        self, folder: RunFolder, *, tally: Tally, ended: str, warnings: Sequence[str] = (), paths: Mapping[str, str]
+        self,
+        folder: RunFolder,
+        *,
+        tally: Tally,
+        ended: str,
+        warnings: Sequence[str] = (),
+        paths: Mapping[str, str],
+        device: ComputeDevice | None = None,
     ) -> None:
         """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed."""
         known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
@@ -120,6 +128,7 @@ class Session:
             **asdict(tally),
             "warnings": list(warnings),
             "paths": dict(paths),
+            **({"device": asdict(device)} if device is not None else {}),
         }
         publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
 from mill.api.response import encode_float
+from mill.api.timing import ComputeDevice
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
 
@@ -116,6 +117,7 @@ class SessionEntry(Tally):
     paths: dict[str, str] = field(default_factory=dict)
     timing: dict[str, float] = field(default_factory=dict)
     """Seconds by phase."""
+    device: ComputeDevice | None = None
 
 
 @dataclass

@@ -11,11 +11,11 @@ from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
-from mill.api.timing import LOADING, phase
+from mill.api.timing import LOADING, ComputeDevice, phase
 from mill.api.warnings import warn
 from mill.compat.transformers import import_transformers
 from mill.models import memory
-from mill.models.device import choose_device, cpu_has_bfloat16
+from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.paths import PathLog
@@ -77,6 +77,7 @@ class TransformersCheckpoint(MediaModel):
         self._empty_passes = 0
         self._paths = PathLog()
         self._hashing: Background[str] | None = None
+        self._device: ComputeDevice | None = None
 
     @property
     def model_name(self) -> str:
@@ -175,7 +176,11 @@ class TransformersCheckpoint(MediaModel):
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
+            self._device = read_device(self._model)
         return self._model
+
+    def compute_device(self) -> ComputeDevice | None:
+        return self._device
 
     def synchronize(self) -> None:
         if self._passes is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mill.api.background import Background
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
 from mill.api.errors import CannotServe
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
+from mill.api.timing import TOKENIZING, phase
 from mill.api.warnings import warn
 from mill.models.tokens.chat_template import TemplateFailed, check_variables, takes_tools, wanted
 from mill.models.tokens.pairs import TokenPair
@@ -27,6 +30,7 @@ class TokenModel(MillModel):
     renders_before_loading = True
     """Whether `tokens` needs neither weights nor a running engine."""
     _describes_tools = False
+    _started_pairs: tuple[list[Request], Background[list[TokenPair]]] | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -100,10 +104,22 @@ class TokenModel(MillModel):
 
     def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Completed]]:
         """Requests whose continuation fits the context, their pairs, and the others with their errors."""
-        pairs = list(zip(requests, self.tokens.pairs(requests), strict=True))
+        pairs = list(zip(requests, self._pairs_of(requests), strict=True))
         error = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")
         too_long = [(request, error) for request, pair in pairs if not pair.fits]
         return [request for request, pair in pairs if pair.fits], [pair for _, pair in pairs if pair.fits], too_long
+
+    def _start_pairs(self, requests: Sequence[Request]) -> None:
+        """Tokenize in a thread the requests that are scored next, while something else takes time."""
+        tokens, requests = self.tokens, list(requests)
+        self._started_pairs = requests, Background(lambda: tokens.pairs(requests))
+
+    def _pairs_of(self, requests: Sequence[Request]) -> list[TokenPair]:
+        started, self._started_pairs = self._started_pairs, None
+        if started is not None and len(started[0]) == len(requests) and all(map(operator.is_, started[0], requests)):
+            with phase(TOKENIZING):
+                return started[1].result()
+        return self.tokens.pairs(requests)
 
     def _score_pairs(
         self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.hf import TransformersModel
-from mill.models.prefix import packed_scoring
+from mill.models.prefix import fused_kernels, packed_scoring
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.probe import STATE, sharing_obstacle
 from mill.models.tokens.rows import Row, Span, shared_rows
@@ -256,8 +256,25 @@ def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: 
     alone = TransformersModel(str(zoo(family)), dtype="float32", exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
     assert together.prefix_sharing
-    assert [one.score for one in found] == pytest.approx([one.score for one in wanted], rel=0.05, abs=0.5)
+    near = [one.score == pytest.approx(other.score, rel=0.05, abs=0.5) for one, other in zip(found, wanted, strict=True)]
+    assert sum(near) >= len(near) - (5 if family == "mixtral" else 0)  # rounding may choose another expert
     half = TransformersModel(str(zoo(family)), dtype="bfloat16", exact=True)
     texts = [answer.text for answer in together.generate_until(generated())]
     same = sum(a == b.text for a, b in zip(texts, half.generate_until(generated()), strict=True))
     assert same >= len(texts) - 2  # rounding flips near ties
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "olmo2", "phi3", "mixtral"])
+def test_fused_layers_round_no_more_than_those_of_transformers(
+    zoo: Any, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scores(**arguments: Any) -> list[float]:
+        found = TransformersModel(str(zoo(family)), **arguments).loglikelihood(scored())
+        return [one.score or 0.0 for one in found]
+
+    exact, fused = scores(dtype="float32", exact=True), scores(dtype="bfloat16")
+    monkeypatch.setattr(fused_kernels, "available", lambda: False)
+    plain = scores(dtype="bfloat16")
+    errors = [sum(abs(a - b) for a, b in zip(side, exact, strict=True)) / len(exact) for side in (fused, plain)]
+    assert fused != plain and errors[0] <= 1.5 * errors[1] + 0.05

@@ -1,0 +1,67 @@
+"""Seconds by phase: each counts once, in the innermost phase."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from mill.api import timing
+from mill.api.background import Background
+from mill.api.timing import FORWARD, OTHER, PLANNING, START, Stopwatch, add_seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: 0.5)
+    return now
+
+
+def test_each_second_counts_in_the_innermost_phase(clock: list[float]) -> None:
+    watch = Stopwatch()
+    clock[0] += 1  # the process starts
+    with watch.phase(PLANNING):
+        clock[0] += 2
+        with watch.phase(FORWARD):
+            clock[0] += 4
+        clock[0] += 8
+    clock[0] += 16
+    assert watch.take() == {START: 1.5, PLANNING: 10.0, FORWARD: 4.0, OTHER: 16.0}
+    clock[0] += 3
+    assert watch.take() == {OTHER: 3.0}
+
+
+def test_a_phase_that_fails_has_its_time(clock: list[float]) -> None:
+    watch = Stopwatch()
+    with pytest.raises(ValueError, match="x"), watch.phase(FORWARD):
+        clock[0] += 2
+        raise ValueError("x")
+    assert watch.take()[FORWARD] == 2.0
+
+
+def test_other_threads_are_not_counted_again() -> None:
+    timing.take_seconds()
+
+    def work() -> None:
+        with timing.phase(FORWARD):
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert FORWARD not in timing.take_seconds()
+
+
+def test_sums_of_phases() -> None:
+    assert add_seconds({START: 1.0}, {START: 2.0, OTHER: 0.5}) == {START: 3.0, OTHER: 0.5}
+
+
+def test_work_in_the_background_gives_its_result_or_its_error() -> None:
+    assert Background(lambda: 7).result() == 7
+    failing = Background(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.result()
+    assert failing.done
