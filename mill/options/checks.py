@@ -66,7 +66,9 @@ class CheckOptions(RunOptions, kw_only=True, frozen=True):
         from mill.api.request import generation_options
         from mill.checks.subjects import CheckConfig
 
-        gen_kwargs = {**({"logprobs": top_logprobs} if top_logprobs else {}), **self.decoding}
+        gen_kwargs = self.decoding
+        if top_logprobs:
+            gen_kwargs.setdefault("logprobs", top_logprobs)
         generation_options(**gen_kwargs)
         settings = RenderSettings(
             n_shots=self.n_shots,

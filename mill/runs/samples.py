@@ -237,7 +237,7 @@ def row_line(data: Mapping[str, Any]) -> str:
     """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
     with contextlib.suppress(UnicodeEncodeError, OverflowError, RecursionError):
         if is_plain(data):
-            return _encode(data).decode()  # a tenth of the time of json.dumps
+            return msgspec.json.format(_encode(data), indent=0).decode()  # a fifth of the time of json.dumps
     text = json_text(data)
     if not _SURROGATE.search(text):
         return text

@@ -137,7 +137,8 @@ def has_towers(source: Source, *, trust_remote_code: bool) -> bool:
     names = [f"{part}_config" for part in ("vision", "audio", "thinker")]
     if source.local:
         config = read_file(Path(source.path) / "config.json", dict[str, Any], ModelError)
-        return any(config.get(name) is not None for name in names)
+        if "auto_map" not in config:  # with remote code, which may be forbidden
+            return any(config.get(name) is not None for name in names)
     loaded = load_config(source, trust_remote_code=trust_remote_code)
     return any(getattr(loaded, name, None) is not None for name in names)
 
