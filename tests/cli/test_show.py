@@ -19,6 +19,7 @@ from mill.runs.rescore import score_again
 from mill.runs.samples import SampleRecord
 
 TESTS = Path(__file__).parents[1]
+TOY = ("--task_paths", str(TESTS / "toy.py"))
 Show = Callable[..., str]
 
 
@@ -173,3 +174,19 @@ def test_unknown_tasks_and_samples_are_refused(show: Show) -> None:
     folder = agent()
     assert "toy_agents" in show(folder, "toy_agents", code=2)
     assert "`mill show" in show(folder, "toy_agent", "no-such-sample", code=2)
+
+
+def test_timing_has_the_phases_of_the_last_session(show: Show, tiny_model: Path) -> None:
+    folder = evaluate(f"hf[path={tiny_model},dtype=float32]", "toy_choice", "--limit", "6", *TOY)
+    shown = show(folder, "--timing")
+    assert "forward passes" in shown and "saved by sharing prefixes" in shown and "TFLOP/s" in shown
+    (session,) = json.loads(show(folder, "--timing", "--format", "json"))
+    assert sum(session["timing"].values()) >= session["seconds"] > session["timing"]["forward passes"] > 0
+    assert 0 < session["computed_tokens"] < session["prompt_tokens"] + session["output_tokens"]
+
+
+def test_a_run_without_phases_says_so(show: Show) -> None:
+    folder = agent()
+    for file in (folder.path / "manifest.json", *(folder.path / "parts").glob("*.json")):
+        file.write_text(file.read_text().replace('"timing"', '"unknown"'))
+    assert "no session of this run has recorded its phases" in show(folder, "--timing", code=2)

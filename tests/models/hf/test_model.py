@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -397,3 +399,32 @@ def test_a_folder_without_weights_is_refused_before_anything_is_loaded(tiny_mode
     shutil.copytree(tiny_model, tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
     with pytest.raises(ModelError, match="bare has no weights"):
         open_model(f"hf[path={tmp_path / 'bare'}]")
+
+
+KNOWN = """
+import sys
+from mill.cli.main import run
+assert run([*sys.argv[1:], "--quiet"]) == 0
+print(sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
+
+
+def test_a_run_whose_responses_are_known_imports_no_framework(tiny_model: Path, tmp_path: Path) -> None:
+    toy = Path(__file__).parents[2] / "toy.py"
+    words = ["eval", f"hf[path={tiny_model},dtype=float32]", "toy_choice", "--limit", "3", "--task_paths", str(toy)]
+    command = [sys.executable, "-c", KNOWN, *words, "--output_dir", str(tmp_path)]
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first.splitlines()[-1] == "['torch', 'transformers']"
+    assert second.splitlines()[-1] == "[]"
+
+
+def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(tiny_model: Path) -> None:
+    ahead, plain = hf(tiny_model), hf(tiny_model)
+    requests = pairs(*PAIRS)
+    ahead.prepare(LOGLIKELIHOOD, requests)
+    assert ahead._started_pairs is not None
+    found = dict(ahead.stream_responses(LOGLIKELIHOOD, requests))
+    assert ahead._started_pairs is None
+    assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
+    ahead.prepare(LOGLIKELIHOOD, requests)  # weights are loaded already
+    assert ahead._started_pairs is None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mill.models.spec.fingerprint import file_digest
+from mill.models.spec.fingerprint import file_digest, folder_digest
 
 MEMOS: dict[str, Callable[[Path], object]] = {
     "a list": lambda file: file.write_text("[1, 2]"),
@@ -53,3 +53,15 @@ def test_a_cache_that_is_a_link_is_replaced(tmp_path: Path, cache: Path) -> None
     cache.symlink_to(victim)
     file_digest(weights)
     assert victim.read_text() == "{}" and not cache.is_symlink()
+
+
+def test_a_folder_is_digested_by_names_and_contents(tmp_path: Path, cache: Path) -> None:
+    """Several files at the same time, and the digest of one after another: that of earlier versions."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    contents = {"a-1.safetensors": b"one" * 5_000_000, "a-2.safetensors": b"two", "config.json": b"{}"}
+    for name, content in {**contents, "notes.md": b"other", ".hidden.json": b"{}"}.items():
+        (folder / name).write_bytes(content)
+    lines = "".join(f"{name} {hashlib.sha256(content).hexdigest()}\n" for name, content in sorted(contents.items()))
+    assert folder_digest(folder) == hashlib.sha256(lines.encode()).hexdigest() == folder_digest(folder)
+    assert len(json.loads(cache.read_text())) == 3
