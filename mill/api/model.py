@@ -124,7 +124,7 @@ class MillModel(ABC):
 
     # What the executor needs of a model.
 
-    def prepare(self, kind: str, requests: Sequence[Request]) -> None:  # noqa: B027
+    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:  # noqa: B027
         """Called before weights load, with the requests that come first: what needs no weights may begin in a thread."""
 
     def start_hashing(self) -> None:  # noqa: B027

@@ -24,7 +24,7 @@ class ExecutorBackend(Protocol):
     def set_gate(self, gate: CallGate | None) -> None:
         """Send requests only if this admits them, where the backend can do that; None removes it."""
 
-    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
+    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         """Called before `load` with the requests that follow: what they need and the weights do not may begin."""
 
     def load(self) -> None:
@@ -65,8 +65,8 @@ class LocalBackend:
         self.model.gate = gate if self.uses_gate else None
         self.model.on_batch = None if gate is None or self.uses_gate else gate.start
 
-    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
-        self.model.prepare(kind, requests)
+    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
+        self.model.prepare_requests(kind, requests)
 
     def load(self) -> None:
         try:

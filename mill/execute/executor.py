@@ -128,7 +128,7 @@ class Executor:
         count = self._fitting(left)
         if not count:
             return
-        self.backend.prepare(kind, left[:count])
+        self.backend.prepare_requests(kind, left[:count])
         self.backend.load()
         with self._progress(kind, len(requests)) as progress:
             while count:

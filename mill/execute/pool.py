@@ -125,7 +125,7 @@ class Pool:
     def token_count(self) -> TokenCount | None:
         return None
 
-    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
+    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         """Each worker prepares its own requests."""
 
     def compute_device(self) -> ComputeDevice | None:

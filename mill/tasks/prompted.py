@@ -81,15 +81,16 @@ class PromptedTask(Task):
         if settings.apply_chat_template and settings.fewshot_as_multiturn:
             turns = [(self.question(shot), self.answer_text(shot)) for shot in self.shots(sample, settings)]
             return settings.frame(text, self.description, turns)
-        return settings.frame(self._examples(self.shots(sample, settings)) + text, self.description)
+        return settings.frame(self._examples(self.shots(sample, settings), settings) + text, self.description)
 
-    def _examples(self, shots: list[Doc]) -> str:
+    def _examples(self, shots: list[Doc], settings: RenderSettings) -> str:
         """The text of examples. Those of the sample before are often the same ones."""
-        last: tuple[list[Doc], str] | None = self.__dict__.get("_last_examples")
-        if last is None or len(last[0]) != len(shots) or not all(map(operator.is_, last[0], shots)):
-            last = shots, "".join(self.example(shot) + self.separator for shot in shots)
+        last: tuple[list[Doc], RenderSettings, str] | None = self.__dict__.get("_last_examples")
+        same = last is not None and last[1] is settings and len(last[0]) == len(shots)
+        if last is None or not same or not all(map(operator.is_, last[0], shots)):
+            last = shots, settings, "".join(self.example(shot) + self.separator for shot in shots)
             self.__dict__["_last_examples"] = last
-        return last[1]
+        return last[2]
 
     def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
         fields = {"question": self.question(sample.doc), "reference": self.answer_text(sample.doc)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from functools import cached_property
 from typing import Any
@@ -176,7 +177,8 @@ class TransformersCheckpoint(MediaModel):
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
-            self._device = read_device(self._model)
+            with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
+                self._device = read_device(self._model)
         return self._model
 
     def compute_device(self) -> ComputeDevice | None:

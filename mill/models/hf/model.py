@@ -25,7 +25,7 @@ from mill.models.tokens.rows import Row, shared_rows
 class TransformersModel(TransformersCheckpoint):
     """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
 
-    def prepare(self, kind: str, requests: Sequence[Request]) -> None:
+    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         plain = kind == LOGLIKELIHOOD and not any(request.media or request.options.get("logprobs") for request in requests)
         if plain and self._model is None:
             self._start_pairs(requests)

@@ -37,16 +37,16 @@ _CROSSING = re.compile(r"[\nĊ][A-Za-z0-9]")  # Ċ is the newline of byte-level 
 
 
 class Pieces:
-    """Token ids of texts by those of their pieces. `encode` tokenizes whole texts."""
+    """Token ids of texts by those of their pieces. `encode` tokenizes whole texts, as do lists shorter than `least`."""
 
-    def __init__(self, tokenizer: Any, encode: Encode) -> None:
-        self._encode = encode
+    def __init__(self, tokenizer: Any, encode: Encode, *, least: int = 2 * PROBED) -> None:
+        self._encode, self._least = encode, least
         self.usable = can_cut(tokenizer)
         self._following: dict[str, int | None] = {"": None}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of distinct texts."""
-        if not self.usable or len(texts) < 2:
+        if not self.usable or len(texts) < self._least:
             return self._encode(list(texts))
         cut = [pieces_of(text) for text in texts]
         known = self._tokenize(list(dict.fromkeys(chain.from_iterable(cut))))
@@ -60,7 +60,7 @@ class Pieces:
 
     def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[ScoredText]:
         """Contexts with their continuations. The tokens before a context's last line do not depend on the continuation."""
-        if self.usable:
+        if self.usable and len(pairs) >= self._least:
             found = self._pairs_in_pieces(pairs)
             step = max(1, len(pairs) // PROBED)
             if found is not None and found[::step] == self._whole_pairs(pairs[::step], found[::step]):

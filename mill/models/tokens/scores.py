@@ -27,7 +27,7 @@ class TokenScores:
 
         if not self.scores:
             return [], []
-        return torch.cat(self.scores).double().tolist(), torch.cat(self.greedy).tolist()
+        return torch.cat(self.scores).cpu().double().tolist(), torch.cat(self.greedy).tolist()
 
 
 def on_device(values: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -421,10 +421,10 @@ def test_a_run_whose_responses_are_known_imports_no_framework(tiny_model: Path, 
 def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(tiny_model: Path) -> None:
     ahead, plain = hf(tiny_model), hf(tiny_model)
     requests = pairs(*PAIRS)
-    ahead.prepare(LOGLIKELIHOOD, requests)
+    ahead.prepare_requests(LOGLIKELIHOOD, requests)
     assert ahead._started_pairs is not None
     found = dict(ahead.stream_responses(LOGLIKELIHOOD, requests))
     assert ahead._started_pairs is None
     assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
-    ahead.prepare(LOGLIKELIHOOD, requests)  # weights are loaded already
+    ahead.prepare_requests(LOGLIKELIHOOD, requests)  # weights are loaded already
     assert ahead._started_pairs is None

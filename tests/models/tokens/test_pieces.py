@@ -67,7 +67,7 @@ def test_pieces_have_the_tokens_of_the_whole_text(
     kinds: dict[str, Any], kind: str, head: str, tails: list[str], continuation: str
 ) -> None:
     encode = whole(kinds[kind])
-    pieces = Pieces(kinds[kind], encode)
+    pieces = Pieces(kinds[kind], encode, least=1)
     texts = list(dict.fromkeys(f"{head}\n\nQuestion: {tail}\nA. b" for tail in tails))
     assert pieces.encode(texts) == encode(texts)
     pairs = [(text, continuation + str(number)) for number, text in enumerate(texts)]
