@@ -43,24 +43,9 @@ def make_model(folder: Path, tokenizer: Path, layers: int) -> None:
         shutil.copy(file, folder / file.name)
 
 
-def matrix_rate() -> float:
-    """Operations a second of a large product in bfloat16."""
-    import torch
-
-    one, other = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(5):
-        one @ other
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(50):
-        one @ other
-    torch.cuda.synchronize()
-    return float(50 * 2 * 8192**3 / (time.perf_counter() - started))
-
-
 def in_process(call: str, *arguments: object) -> str:
-    """What a function of this file prints, in a new process."""
-    code = f"import sys, pathlib; sys.path.insert(0, {str(Path(__file__).parent)!r}); import end_to_end_gpu as one; {call}"
+    """What a call of a function in this folder prints, in a new process."""
+    code = f"import sys, pathlib; sys.path.insert(0, {str(Path(__file__).parent)!r}); {call}"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
@@ -104,9 +89,10 @@ def main() -> None:
     options = parser.parse_args()
     model = options.folder / "model"
     if not (model / "config.json").exists():
-        made = "one.make_model(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3]))"
+        paths = "pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])"
+        made = f"import end_to_end_gpu as one; one.make_model({paths}, int(sys.argv[3]))"
         in_process(made, model, options.tokenizer, options.layers)
-    rate = float(in_process("print(one.matrix_rate())"))
+    rate = float(in_process("import scoring_gpu; print(scoring_gpu.matrix_rate())"))
     for name in ("results", "cache"):
         shutil.rmtree(options.folder / name, ignore_errors=True)
     compiled = {"PYTHONPYCACHEPREFIX": str(options.folder / "bytecode")}

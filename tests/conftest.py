@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from mill.api import registry
 from mill.tasks.load import load_builtin
 from tests.servers import llama_server
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background; tests interrupt their child processes
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+UNDECIDED_EXIT = 5  # the exit code where samples are too few to decide
+
 
 class MillError(Exception):
     """Shown as one line on standard error; the command then ends with `exit_code`."""

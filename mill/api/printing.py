@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 import sys
 
-from mill.api.storage import utf8
-
 # C0 and C1 controls but tab and newline, DEL, marks that change the text direction, and lone surrogates.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST_MESSAGE = 2000  # characters
 _BLANKS = re.compile(r"\s+")
+
+
+def utf8(text: str) -> bytes:
+    """UTF-8 of any text; a lone surrogate, which has none, as `\\udXXX`."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def printable(text: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import MillError, RunError
+from mill.api.printing import utf8
 from mill.api.response import encode_float
 from mill.api.secrets import scrub
 
@@ -153,11 +154,6 @@ def _finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [_finite(value) for value in data]
     return encode_float(data) if isinstance(data, float) else data
-
-
-def utf8(text: str) -> bytes:
-    """UTF-8 of any text; a lone surrogate, which has none, as `\\udXXX`."""
-    return text.encode("utf-8", "backslashreplace")
 
 
 def unique_name() -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mill.api.errors import MillError, SpecError, UnknownName, nearest
+from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName, nearest
 from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, format_interval, format_value
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
@@ -46,7 +46,7 @@ class GateFailed(MillError):
 class GateInconclusive(MillError):
     """A check with too few samples to decide a rule."""
 
-    exit_code = 5
+    exit_code = UNDECIDED_EXIT
 
 
 @dataclass(frozen=True)

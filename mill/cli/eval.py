@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mill.api.budget import BudgetReached
-from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName
 from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
 from mill.api.registry import tasks
@@ -59,7 +59,7 @@ SHOWN_LAST = (
     "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
     "executor", "workers", "address", "gpus_per_worker", "log_to", "quiet",
 )  # fmt: skip
-FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, 5
+FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, UNDECIDED_EXIT
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
     "The command line wins over the file. `mill schema run` prints its JSON schema, with every key."

@@ -47,9 +47,11 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, timi
       mill show results/SmolLM2-135M-Instruct-1a2b3c4d/default --timing
     """
     folder = RunFolder(Path(run))
-    if timing:
-        return _show_timing(folder, form)
     names = list(folder.manifest()["tasks"])
+    if timing:
+        if task is not None or repeat:
+            raise SpecError("--timing is about the whole run: leave out TASK, ID and --repeat")
+        return _show_timing(folder, form)
     if task is None and len(names) != 1:
         raise SpecError(f"the run has {len(names)} tasks, name one of them: {', '.join(names[:20])}")
     if task is not None and task not in names and len(names) == 1 and sample_id is None:
@@ -82,7 +84,6 @@ def _show_timing(folder: RunFolder, form: str) -> int:
     if form == JSON:
         echo_data(json_text([asdict(session) for session in sessions], indent=2) + "\n")
     else:
-        folder.manifest()  # refuses a folder that is no run
         print_timing(sessions)
     return 0
 

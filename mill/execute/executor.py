@@ -136,8 +136,8 @@ class Executor:
                     started = time.perf_counter()
                     self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
                     self.tally.answering_s += time.perf_counter() - started
-                if (count_of := self.backend.token_count()) is not None:
-                    self.tally.computed_tokens += count_of.computed
+                if (tokens := self.backend.token_count()) is not None:
+                    self.tally.computed_tokens += tokens.computed
                 left = [request for request in left if request.key not in responses]
                 count = self._fitting(left)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import UUID
 
-from mill.api.storage import json_text, short_name, slug, utf8, write_atomically
+from mill.api.printing import utf8
+from mill.api.storage import json_text, short_name, slug, write_atomically
 from mill.api.warnings import warn
 from mill.export.hub import dataset_of
 from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better, mean_of

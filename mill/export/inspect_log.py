@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MissingPackage
-from mill.api.storage import read_bytes, short_name, slug, utf8, write_atomically
+from mill.api.printing import utf8
+from mill.api.storage import read_bytes, short_name, slug, write_atomically
 from mill.export.inspect_sample import inspect_samples, model_name
 from mill.export.run import FAILED, FINISHED, ExportedRun, clean
 from mill.report.partial import first_rows, sampled_sentences

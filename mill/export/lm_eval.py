@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.storage import short_name, utf8, write_atomically
+from mill.api.printing import utf8
+from mill.api.storage import short_name, write_atomically
 from mill.api.task import TaskType
 from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean, is_number, lower_is_better, mean_of, result_name

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from mill.api.errors import MissingPackage
+from mill.api.printing import utf8
 from mill.api.secrets import looks_like_url, remember, split_password
-from mill.api.storage import utf8
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import ExportError
 from mill.export.tracker import RUNNING, TrackedRun

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.printing import printable
+from mill.api.printing import printable, utf8
 from mill.api.secrets import redact, redact_spec, redact_text
-from mill.api.storage import json_text, utf8
+from mill.api.storage import json_text
 from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.report.collect import score_rows

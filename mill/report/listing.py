@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo, echo_data
-from mill.api.storage import json_text, utf8, write_atomically
+from mill.api.printing import echo, echo_data, utf8
+from mill.api.storage import json_text, write_atomically
 from mill.report.escape import escape
 from mill.report.latex import latex_table
 from mill.report.tables import print_table

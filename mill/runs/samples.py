@@ -15,10 +15,11 @@ import msgspec
 
 from mill.api.batching import describe
 from mill.api.errors import RunError
+from mill.api.printing import utf8
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.secrets import scrub
-from mill.api.storage import json_text, read_lines, utf8, write_atomically
+from mill.api.storage import json_text, read_lines, write_atomically
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState

@@ -68,7 +68,7 @@ class Decision:
     looks: list[Look] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Refuse what no test gives, such as a file that was changed by hand."""
+        """Refuse what no test gives, such as an edited file."""
         wrong = [
             name
             for name, right in {

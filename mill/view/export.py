@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, RunError, SpecError
-from mill.api.storage import json_text, utf8, write_atomically
+from mill.api.printing import utf8
+from mill.api.storage import json_text, write_atomically
 from mill.runs.sample_status import STATUSES
 from mill.view import api, check_queries, comparing, queries
 from mill.view.bundle import bundle

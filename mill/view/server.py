@@ -17,7 +17,8 @@ import msgspec
 from aiohttp import web
 
 from mill.api.errors import MillError
-from mill.api.storage import json_text, utf8
+from mill.api.printing import utf8
+from mill.api.storage import json_text
 from mill.api.warnings import warn
 from mill.view.index import ResultsIndex, sync_forever
 from mill.view.overview import Viewer, overview, update

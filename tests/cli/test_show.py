@@ -189,4 +189,5 @@ def test_a_run_without_phases_says_so(show: Show) -> None:
     folder = agent()
     for file in (folder.path / "manifest.json", *(folder.path / "parts").glob("*.json")):
         file.write_text(file.read_text().replace('"timing"', '"unknown"'))
+    assert "leave out TASK, ID and --repeat" in show(folder, "toy_agent", "--timing", code=2)
     assert "no session of this run has recorded its phases" in show(folder, "--timing", code=2)

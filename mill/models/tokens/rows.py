@@ -33,9 +33,10 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list
     """Rows of requests; those with equal inputs share one: the choices A, B, C, D of a question are one input."""
     rows: dict[tuple[int, ...], Row] = {}
     for request, pair in zip(requests, pairs, strict=True):
-        row = rows.get(pair.input_key)
+        key = pair.input_key
+        row = rows.get(key)
         if row is None:
-            row = rows[pair.input_key] = Row(pair.ids[:-1], [], [])
+            row = rows[key] = Row(pair.ids[:-1], [], [])
         row.spans.append(Span(pair.n_context - 1, pair.continuation, pair.truncated))
         row.requests.append(request)
     return list(rows.values())
