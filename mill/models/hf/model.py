@@ -15,6 +15,7 @@ from mill.models import memory
 from mill.models.hf import decoding, logprobs
 from mill.models.hf.checkpoint import TransformersCheckpoint
 from mill.models.hf.multimodal import MediaRow
+from mill.models.hf.shared_media import SharedMedia
 from mill.models.prefix import padded_scoring, paths
 from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared
@@ -34,7 +35,8 @@ class TransformersModel(TransformersCheckpoint):
         _ = self.model, self.prefix_engine  # so that rates include neither loading nor probing
 
     def clean(self) -> None:
-        self.__dict__.pop("prefix_engine", None)
+        for name in ("shared_media", "prefix_engine"):
+            self.__dict__.pop(name, None)
         super().clean()
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
@@ -101,6 +103,10 @@ class TransformersModel(TransformersCheckpoint):
             model, self.tokens.tokenizer, self._eos_ids, free_memory=self._free_memory, disabled=self._sharing_disabled
         )
 
+    @cached_property
+    def shared_media(self) -> SharedMedia:
+        return SharedMedia(self.media, self.prefix_engine)
+
     @property
     def prefix_sharing(self) -> bool:
         """Whether shared prefixes are computed once."""
@@ -118,12 +124,25 @@ class TransformersModel(TransformersCheckpoint):
         return self._paths.summary()
 
     def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
+        """Packed, a picture once for all of its requests, where the model allows it; the others in padded batches."""
+
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return self.media.score(self.model, rows, decoded)
 
-        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "media")
+        left: list[MediaRow] = []
+        self.token_count = count = TokenCount()
+        shared = self.shared_media.score(
+            self.media.rows(requests), batch_size=self.batch_size, healthy=self.canary is not None, count=count
+        )
+        for row, outcome in shared:
+            if isinstance(outcome, NotShared):
+                left.append(row)
+                self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
+            else:
+                self._paths.add(paths.SCORING, paths.PACKED, len(row.requests))
+                yield from zip(row.requests, [as_response(one, LOGLIKELIHOOD) for one in outcome], strict=True)
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
-        return self._stream_media(LOGLIKELIHOOD, self.media.rows(requests), score, limits)
+        yield from self._stream_media(LOGLIKELIHOOD, left, score, limits)
 
     def _score_documents(self, requests: Sequence[Request]) -> Iterator[Completed]:
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
@@ -161,9 +180,16 @@ class TransformersModel(TransformersCheckpoint):
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
-        self._paths.add(paths.DECODING, paths.PLAIN, len(requests), "media")
+        left: list[MediaRow] = []
         rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
-        return self._stream_media(GENERATE, rows, answer, self._token_limits(memory.generation_tokens(self.model)))
+        for row, outcome in self.shared_media.decode(rows, batch_size=self.batch_size, healthy=self.canary is not None):
+            if isinstance(outcome, NotShared):
+                left.append(row)
+                self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)
+            else:
+                self._paths.add(paths.DECODING, paths.CONTINUOUS, 1)
+                yield row.request, as_response(outcome[0], GENERATE)
+        yield from self._stream_media(GENERATE, left, answer, self._token_limits(memory.generation_tokens(self.model)))
 
     def _token_limits(self, budget: int) -> BatchLimits:
         """The requested batch size, else as many tokens as fit."""

@@ -48,6 +48,11 @@ class MediaRow:
         return tuple(sum(media.kind == kind for media in self.request.media) for kind in MEDIA_KINDS)
 
     @property
+    def digests(self) -> str:
+        """Which media it has, in order."""
+        return "/".join(media.digest for media in self.request.media)
+
+    @property
     def cost(self) -> int:
         return len(self.text) // 3 + TOKENS_PER_MEDIA * len(self.request.media)
 
@@ -94,9 +99,9 @@ class MediaInputs:
             span = whole[min(common, len(whole) - 1) :]  # one merged into the context's last token is scored with it
             single = share and len(span) == 1 and common == len(before)
             text = context if single else context + continuation
-            digests = "/".join(media.digest for media in request.media)
             tail = 0 if single else len(span)
-            row = rows.setdefault((text, digests, tail), MediaRow(request, text, tail=tail))
+            new = MediaRow(request, text, tail=tail)
+            row = rows.setdefault((text, new.digests, tail), new)
             row.spans.append(span)
             row.requests.append(request)
         return list(rows.values())
@@ -141,6 +146,21 @@ class MediaInputs:
         inputs = self.processor(text=texts, padding=True, return_tensors="pt", add_special_tokens=False, **arguments)
         return inputs.to(model.device, next(model.parameters()).dtype)
 
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids as the processor has them, with one placeholder for each of the media."""
+        ids: list[list[int]] = self.processor.tokenizer(list(map(self._with_bos, texts)), add_special_tokens=False)["input_ids"]
+        return ids
+
+    def split(self, row: MediaRow) -> tuple[str, str] | None:
+        """The text up to the end of its last placeholder, and what follows; None where one is not found."""
+        ends = []
+        for kind in {media.kind for media in row.request.media}:
+            token = getattr(self.processor, f"{kind}_token", None)
+            if not token or token not in row.text:
+                return None
+            ends.append(row.text.rindex(token) + len(token))
+        return row.text[: max(ends)], row.text[max(ends) :]
+
     def _with_bos(self, text: str) -> str:
         """BOS once, as for text; many chat templates contain it."""
         bos = self.processor.tokenizer.bos_token
@@ -174,7 +194,7 @@ class MediaInputs:
         lengths = inputs["attention_mask"].sum(dim=1).tolist()
         max_new = int(rows[0].request.options["max_gen_toks"])
         prompts = [
-            MediaPrompt(row.request, [], 0, max_new, opens_reasoning(row.request, row.text), length)
+            MediaPrompt(row.request, [], 0, max_new, opens_reasoning(row.request, row.text), seen=length)
             for row, length in zip(rows, lengths, strict=True)
         ]
         longest = max(lengths)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, phase
 from mill.models.prefix.graphs import StepGraphs
+from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.sampling import Sampler, sample_all
@@ -47,9 +48,14 @@ class ActiveSequence:
         return sum(len(segment.tokens) for segment in self.own) + len(self.generated)
 
     @property
+    def index(self) -> int:
+        """How many tokens are before the next input token."""
+        return len(self.prompt.ids) - 1 + len(self.generated)
+
+    @property
     def position(self) -> int:
         """The position of the next input token."""
-        return len(self.prompt.ids) - 1 + len(self.generated)
+        return self.index + self.prompt.shift
 
     @property
     def last(self) -> int:
@@ -104,7 +110,8 @@ class ContinuousDecoder:
 
     def _plan(self, prompts: Sequence[Prompt]) -> deque[ActiveSequence]:
         """Sequences in the order of the trie, so that those with a shared prefix are near each other."""
-        trie = make_trie([prompt.ids[:-1] for prompt in prompts])
+        trie = make_trie([prompt.keys[:-1] for prompt in prompts])
+        set_prefixes(trie.ends, [prompt.prefix for prompt in prompts])
         users = Counter(segment for end in trie.ends for segment in end.chain)
         order = {segment: index for index, segment in enumerate(trie.segments)}
         sequences = []
@@ -150,8 +157,7 @@ class ContinuousDecoder:
         plan = Prefill(pack, self.cache, to_cache, window=longest, slots=slots, rows=rows)
         with attending(self.model, plan):
             self.model(
-                input_ids=torch.tensor([plan.ids], device=self.model.device),
-                position_ids=torch.tensor([plan.positions], device=self.model.device),
+                **model_inputs(self.model, plan),
                 logits_to_keep=torch.tensor([0], device=self.model.device),
                 use_cache=False,
             )
@@ -180,7 +186,7 @@ class ContinuousDecoder:
             slots,
             torch.tensor(lengths, device=device),
             max(lengths),
-            window=max(positions) + 1,
+            window=max(sequence.index for sequence in active) + 1,
             shared=[(self.cache[segment], _indices(rows, device)) for segment, rows in users.items()],
         )
         with attending(self.model, plan), small_products(self.model, len(active)):

@@ -14,6 +14,7 @@ from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.timing import FORWARD, TOKENIZING, phase
 from mill.api.warnings import warn
+from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache, Unsupported
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
@@ -66,6 +67,7 @@ class _Work:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.trie = rows, make_trie([row.ids for row in rows])
+        set_prefixes(self.trie.ends, [row.prefix for row in rows])
         self.targets = _targets(self.trie, rows)
         self.sums = [[(0.0, True)] * len(row.spans) for row in rows]
         self.ending: dict[Segment, list[int]] = {}
@@ -235,8 +237,7 @@ def forward(model: Any, pack: Pack, positions: Sequence[int], tokens: Sequence[i
     row = {position: number for number, position in enumerate(distinct)}
     with torch.inference_mode(), attending(model, pack):
         logits = model(
-            input_ids=on_device(torch.tensor([pack.ids]), model.device),
-            position_ids=on_device(torch.tensor([pack.positions]), model.device),
+            **model_inputs(model, pack),
             logits_to_keep=on_device(torch.tensor(distinct), model.device),
             use_cache=False,
         ).logits[0]

@@ -51,10 +51,11 @@ def _probe(model: Any) -> str:
         return str(error)
     except Exception as error:
         return OUT_OF_MEMORY if is_out_of_memory(error) else ""
-    return _compare(model, [packed[row] for row in rows], padded)
+    return differs(model, [packed[row] for row in rows], padded)
 
 
-def _compare(model: Any, packed: list[list[Response] | NotShared], padded: list[Response]) -> str:
+def differs(model: Any, packed: list[list[Response] | NotShared], padded: list[Response]) -> str:
+    """Why scores of both paths are not equal; empty if they are, up to rounding."""
     scores = []
     for outcome in packed:
         if isinstance(outcome, NotShared):

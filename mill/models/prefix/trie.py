@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mill.models.tokens.embedded import EmbeddedPrefix
+
 LEAST_LENGTH = 8  # tokens of a shared segment
 LEAST_GAIN = 32  # tokens that sharing it must save
 MOST_LEVELS = 6
@@ -23,6 +25,8 @@ class Segment:
     start: int
     parent: Segment | None = None
     level: int = 0
+    prefix: EmbeddedPrefix | None = None
+    """Where rows through it begin with media: the embeddings of its first tokens, or of those before it."""
 
     @property
     def end(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mill.api.batching import Unit
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.models.tokens.embedded import EmbeddedPrefix
 from mill.models.tokens.pairs import TokenPair
 
 
@@ -22,11 +23,13 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One input of the model and, for each request that shares it, the span of that request."""
+    """One input of the model and, for each request that shares it, the span of that request. With a `prefix`, its first
+    ids are the keys of that."""
 
     ids: list[int]
     spans: list[Span]
     requests: list[Request]
+    prefix: EmbeddedPrefix | None = None
 
 
 def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Row]:

@@ -19,6 +19,7 @@ from mill.models.tokens.chat_template import (
     tool_fields,
     wanted,
 )
+from mill.models.tokens.embedded import EmbeddedPrefix
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.prompted_tools import describe_tools
@@ -37,10 +38,21 @@ class Prompt:
     max_new_tokens: int
     opened: bool = False
     """Whether it ends inside of reasoning, which the chat template began."""
+    prefix: EmbeddedPrefix | None = None
 
     @property
     def length(self) -> int:
         return len(self.ids)
+
+    @property
+    def keys(self) -> list[int]:
+        """What prompts are compared by: ids, or the keys of embeddings."""
+        return self.ids if self.prefix is None else [*self.prefix.keys, *self.ids[self.prefix.length :]]
+
+    @property
+    def shift(self) -> int:
+        """The position of a generated token minus its index."""
+        return 0 if self.prefix is None else self.prefix.shift
 
 
 class Tokens:

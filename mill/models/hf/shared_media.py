@@ -1,0 +1,190 @@
+"""Scoring and generation with media on the path of shared prefixes, and which requests cannot take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mill.api.batching import describe, is_out_of_memory
+from mill.api.errors import MissingPackage
+from mill.api.progress import TokenCount
+from mill.api.response import Response
+from mill.api.timing import FORWARD, PROBING, TOKENIZING, phase
+from mill.api.warnings import warn
+from mill.models.hf.media_prefixes import PrefixEncoder
+from mill.models.hf.multimodal import MediaInputs, MediaRow
+from mill.models.media.prefetch import Prefetch
+from mill.models.prefix.engine import PrefixEngine
+from mill.models.prefix.pack import Unsupported
+from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, NotShared
+from mill.models.prefix.probe import differs
+from mill.models.tokens.embedded import EmbeddedPrefix
+from mill.models.tokens.reasoning import opens_reasoning
+from mill.models.tokens.rows import Row, Span
+from mill.models.tokens.tokenizer import Prompt
+
+MOST_BYTES = 1 << 28  # embeddings that are kept at once
+PREFIXES_AHEAD = 16  # whose media are decoded in advance
+PROBED = 8  # tokens that are scored to compare both paths
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """A row, the start of it up to the last placeholder as a row of its own, and the token ids that follow."""
+
+    row: MediaRow
+    start: MediaRow
+    rest: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Embedded:
+    """A row as the model sees it: its ids, of which the first are those of its prefix."""
+
+    row: MediaRow
+    ids: list[int]
+    prefix: EmbeddedPrefix
+
+    @property
+    def keys(self) -> list[int]:
+        return [*self.prefix.keys, *self.ids[self.prefix.length :]]
+
+
+Outcome = tuple[MediaRow, list[Response] | NotShared]
+
+
+class SharedMedia:
+    """Rows with media through a prefix engine. Both paths are compared on the first row of each shape."""
+
+    def __init__(self, media: MediaInputs, engine: PrefixEngine) -> None:
+        self.media, self.engine = media, engine
+        self.disabled = ""
+        self._probed: set[tuple[int, ...]] = set()
+
+    def score(
+        self, rows: Sequence[MediaRow], *, batch_size: int | None, healthy: bool, count: TokenCount
+    ) -> Iterator[Outcome]:
+        """Every row with the responses of its spans, or why it must be scored by itself."""
+        for group in self._groups(rows):
+            scored = {}
+            for one in group:
+                if isinstance(one, _Embedded):
+                    scored[_scored(one)] = one.row
+                else:
+                    yield one
+            for row, outcome in self.engine.score(list(scored), batch_size=batch_size, healthy=healthy, count=count):
+                yield scored[row], outcome
+
+    def decode(self, rows: Sequence[MediaRow], *, batch_size: int | None, healthy: bool) -> Iterator[Outcome]:
+        """Every row with its answer, or why it must be decoded in plain batches."""
+        for group in self._groups(rows):
+            prompts = {}
+            for one in group:
+                if isinstance(one, _Embedded):
+                    prompts[self._prompt(one)] = one.row
+                else:
+                    yield one
+            for prompt, answer in self.engine.decode(list(prompts), batch_size=batch_size, healthy=healthy):
+                yield prompts[prompt], answer if isinstance(answer, NotShared) else [answer]
+
+    def _prompt(self, one: _Embedded) -> Prompt:
+        request = one.row.request
+        opened = opens_reasoning(request, one.row.text)
+        return Prompt(request, one.ids, 0, int(request.options["max_gen_toks"]), opened, one.prefix)
+
+    def _groups(self, rows: Sequence[MediaRow]) -> Iterator[list[_Embedded | Outcome]]:
+        """Rows with their embeddings, as many as memory may hold, those with the same media together."""
+        if reason := self.engine.disabled or self.disabled:
+            yield [(row, NotShared(reason)) for row in rows]
+            return
+        with phase(TOKENIZING):
+            split, unknown = self._split(rows)
+        yield [(row, NotShared("its placeholders are not found")) for row in unknown]
+        encoder = PrefixEncoder(self.media, self.engine.model)
+        group: list[_Embedded | Outcome] = []
+        size = 0
+        with Prefetch(self.media.load, split, ahead=PREFIXES_AHEAD) as loaded:
+            for start, parts in split.items():
+                found = self._embedded(encoder, start, parts, loaded)
+                loaded.drop(start)
+                size += sum(one.prefix.embeddings.nbytes for one in found[:1] if isinstance(one, _Embedded))
+                group += found
+                if size > MOST_BYTES:
+                    yield group
+                    group, size = [], 0
+                    encoder.forget_keys()
+        yield group
+
+    def _split(self, rows: Sequence[MediaRow]) -> tuple[dict[MediaRow, list[_Split]], list[MediaRow]]:
+        """Rows by their starts, and those whose tokens cannot be split there. Starts with the same media follow each other,
+        so that these are encoded once."""
+        cut = [(row, parts) for row in rows if (parts := self.media.split(row)) is not None]
+        texts = dict.fromkeys(text for row, (start, _) in cut for text in (row.text, start))
+        ids = dict(zip(texts, self.media.ids(list(texts)) if texts else [], strict=True))
+        starts: dict[tuple[str, str], MediaRow] = {}
+        split: dict[MediaRow, list[_Split]] = {}
+        for row, (text, _) in sorted(cut, key=lambda pair: (pair[0].digests, pair[1][0])):
+            before, whole = ids[text], ids[row.text]
+            if whole[: len(before)] == before and len(whole) > len(before) + row.tail:
+                start = starts.setdefault((row.digests, text), MediaRow(row.request, text))
+                split.setdefault(start, []).append(_Split(row, start, whole[len(before) :]))
+        done = {one.row for parts in split.values() for one in parts}
+        return split, [row for row in rows if row not in done]
+
+    def _embedded(
+        self, encoder: PrefixEncoder, start: MediaRow, parts: list[_Split], loaded: Prefetch[MediaRow, list[Any]]
+    ) -> list[_Embedded | Outcome]:
+        """What cannot be read or encoded is left to the other path, which reports each request's own error."""
+        if self.disabled:
+            return [(one.row, NotShared(self.disabled)) for one in parts]
+        try:
+            decoded = loaded.take(start)
+            with phase(FORWARD):
+                prefix, ids = encoder.encode(start, decoded)
+            whole = [_Embedded(one.row, [*ids, *one.rest], prefix) for one in parts]
+            if start.shape not in self._probed:
+                with phase(PROBING):
+                    self.disabled = self._difference(encoder, min(whole, key=lambda one: len(one.ids)), decoded)
+                self._probed.add(start.shape)
+        except MissingPackage:
+            raise
+        except Unsupported as error:
+            self.disabled = str(error)
+        except Exception as error:
+            error.__traceback__ = None  # which references tensors
+            reason = OUT_OF_MEMORY if is_out_of_memory(error) else describe(error)
+            return [(one.row, NotShared(reason)) for one in parts]
+        if self.disabled:
+            warn(f"images, video and audio do not share prefixes: {self.disabled}; every row is computed by itself")
+            return [(one.row, NotShared(self.disabled)) for one in parts]
+        return [self._fitting(one) for one in whole]
+
+    def _fitting(self, one: _Embedded) -> _Embedded | Outcome:
+        options = one.row.request.options
+        needed = len(one.ids) + (0 if one.row.spans else int(options["max_gen_toks"]))
+        if needed <= self.media.tokens.window:
+            return one
+        return one.row, [Response(error=self.media.too_long(needed)) for _ in one.row.spans or [None]]
+
+    def _difference(self, encoder: PrefixEncoder, one: _Embedded, decoded: list[Any]) -> str:
+        """How a row differs on the two paths; empty if it does not."""
+        text = replace(one.row, spans=[], requests=[])
+        whole, ids = encoder.encode(text, decoded)
+        same = whole.positions.equal(one.prefix.positions_of(0, len(ids))) if ids == one.ids else False
+        if not same or whole.keys != one.keys:
+            return "its processor changes the text after the last of them"
+        length = min(PROBED, len(ids) - one.prefix.length)
+        probe = replace(text, spans=[ids[-length:]], tail=length, requests=[one.row.request])
+        row = _scored(replace(one, row=probe))
+        padded = self.media.score(self.engine.model, [probe], [decoded])[0]
+        packed = next(iter(self.engine.score([row], batch_size=None, healthy=True)))[1]
+        return differs(self.engine.model, [packed], padded)
+
+
+def _scored(one: _Embedded) -> Row:
+    """The inputs of a row and its spans: after its last token, or at its last `tail` tokens, the last of which is no input."""
+    row, length = one.row, len(one.ids)
+    start = length - 1 - row.tail
+    keys = one.keys[:-1] if row.tail else one.keys
+    return Row(keys, [Span(start, span) for span in row.spans], row.requests, one.prefix)

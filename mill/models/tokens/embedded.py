@@ -1,0 +1,39 @@
+"""The start of an input as embeddings: what the encoders of images, video and audio put in front of text tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedPrefix:
+    """An input up to the end of its last image, video or audio clip.
+
+    `keys` stand for its tokens as token ids do: equal keys are equal embeddings at equal positions. `positions` has a row for
+    each axis on which the model counts positions, one for most models.
+    """
+
+    keys: list[int]
+    embeddings: torch.Tensor
+    positions: torch.Tensor
+
+    @property
+    def length(self) -> int:
+        return len(self.keys)
+
+    @cached_property
+    def shift(self) -> int:
+        """The position of a later text token minus its index: a picture takes fewer positions than tokens in some models."""
+        return int(self.positions.max()) + 1 - self.length
+
+    def positions_of(self, start: int, end: int) -> torch.Tensor:
+        """The positions of tokens [start, end) of an input that begins with this prefix."""
+        import torch
+
+        after = torch.arange(max(start, self.length), max(end, self.length)) + self.shift
+        return torch.cat([self.positions[:, start:end], after.expand(len(self.positions), -1)], dim=1)
