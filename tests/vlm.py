@@ -32,6 +32,13 @@ IDEFICS3_TEMPLATE = (
     "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
+GEMMA3_TEMPLATE = (
+    "<s>{% for message in messages %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
+    "<start_of_turn>{{ role }}\n{% if message['content'] is string %}{{ message['content'] | trim }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<start_of_image>' }}"
+    "{% elif part['type'] == 'text' %}{{ part['text'] | trim }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
 QWEN_VL_TEMPLATE = (
     "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
     "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ message['role'] }}\n"
@@ -89,6 +96,24 @@ def make_idefics3(folder: Path) -> Path:
     return _save(folder, Idefics3ForConditionalGeneration, config, processor)
 
 
+def make_gemma3(folder: Path) -> Path:
+    """Four tokens an image, which see each other in both directions."""
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration, Gemma3ImageProcessor, Gemma3Processor
+
+    names = {"boi_token": "<start_of_image>", "image_token": "<image_soft_token>", "eoi_token": "<end_of_image>"}
+    tokenizer = make_tokenizer([*names.values(), "<start_of_turn>", "<end_of_turn>"], bos=True)
+    tokenizer._set_model_specific_special_tokens(special_tokens=names)
+    image_processor = Gemma3ImageProcessor(size={"height": 32, "width": 32})
+    processor = Gemma3Processor(image_processor, tokenizer, image_seq_length=4, chat_template=GEMMA3_TEMPLATE)
+    config = Gemma3Config(
+        vision_config={**_tower(), "image_size": 32, "patch_size": 8},
+        text_config={**_language(tokenizer), "head_dim": 8, "sliding_window": CONTEXT},
+        mm_tokens_per_image=4,
+        **{f"{name}_index": tokenizer.convert_tokens_to_ids(token) for name, token in names.items()},
+    )
+    return _save(folder, Gemma3ForConditionalGeneration, config, processor)
+
+
 def make_qwen2_vl(folder: Path) -> Path:
     from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLProcessor
 
@@ -102,6 +127,15 @@ def make_qwen2_5_vl(folder: Path) -> Path:
     tower: dict[str, Any] = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32}
     tower |= {"window_size": 16, "fullatt_block_indexes": [1]}
     return _qwen_vl(folder, Qwen2_5_VLProcessor, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, tower)
+
+
+def make_qwen3_vl(folder: Path) -> Path:
+    """Whose first layer of language also gets features of the tower's first layer."""
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration, Qwen3VLProcessor
+
+    tower: dict[str, Any] = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 4, "out_hidden_size": 32}
+    tower |= {"num_position_embeddings": 64, "deepstack_visual_indexes": [0]}
+    return _qwen_vl(folder, Qwen3VLProcessor, Qwen3VLConfig, Qwen3VLForConditionalGeneration, tower)
 
 
 def make_qwen2_audio(folder: Path) -> Path:
@@ -131,6 +165,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "idefics3": make_idefics3,
     "qwen2_vl": make_qwen2_vl,
     "qwen2_5_vl": make_qwen2_5_vl,
+    "qwen3_vl": make_qwen3_vl,
     "qwen2_audio": make_qwen2_audio,
 }
 

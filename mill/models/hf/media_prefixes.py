@@ -19,7 +19,15 @@ from mill.models.tokens.embedded import EmbeddedPrefix
 if TYPE_CHECKING:
     import torch
 
-_UNDERSTOOD = {"inputs_embeds", "position_ids", "attention_mask", "cache_position"}
+_UNDERSTOOD = {
+    "inputs_embeds",
+    "position_ids",
+    "attention_mask",
+    "cache_position",
+    "return_dict",
+    "visual_pos_masks",
+    "deepstack_visual_embeds",
+}
 _ENCODERS = ("get_image_features", "get_video_features", "get_audio_features")
 
 
@@ -44,17 +52,27 @@ class PrefixEncoder:
         """Keys are equal only among prefixes that were encoded since then."""
         self._keys = {}
 
-    def encode(self, row: MediaRow, decoded: list[Any]) -> tuple[EmbeddedPrefix, list[int]]:
-        """A text with media, of which every token counts, and its ids, in which the processor repeated the placeholders."""
+    def encode(self, row: MediaRow, decoded: list[Any], after: Sequence[int]) -> tuple[EmbeddedPrefix, list[int]] | None:
+        """The prefix of a row whose text ends with these tokens, and its ids, in which the processor repeated the
+        placeholders; None if its text ends differently with media."""
         import torch
 
         inputs = self.media.batch([row], [decoded], side="right", model=self.model)
         with torch.inference_mode(), self._kept_features(row.digests):
             arguments = self._capture(inputs)
-        embeddings = arguments["inputs_embeds"][0]
-        positions = _positions(arguments.get("position_ids"), len(embeddings))
         ids: list[int] = inputs["input_ids"][0].tolist()
-        return EmbeddedPrefix(self._key_list(ids, embeddings, positions), embeddings, positions), ids
+        length = len(ids) - len(after)
+        if ids[length:] != list(after):
+            return None
+        whole = arguments["inputs_embeds"][0]
+        positions = _positions(arguments.get("position_ids"), len(ids))
+        shift = int(positions[0, length]) - length
+        if not positions[:, length:].equal((torch.arange(length, len(ids)) + shift).expand(len(positions), -1)):
+            raise Unsupported("positions of text after them are not consecutive")
+        embeddings, positions = whole[:length].clone(), positions[:, :length]
+        added = tuple(states[:length].clone() for states in _added(arguments, whole))
+        keys = self._key_list(ids[:length], embeddings, positions, added)
+        return EmbeddedPrefix(keys, embeddings, positions, shift, added), ids[:length]
 
     def _capture(self, inputs: Any) -> dict[str, Any]:
         def stop(_: Any, positional: tuple[Any, ...], arguments: dict[str, Any]) -> None:
@@ -106,14 +124,16 @@ class PrefixEncoder:
                 delattr(owner, name)
             vars(owner).update(own)
 
-    def _key_list(self, ids: Sequence[int], embeddings: torch.Tensor, positions: torch.Tensor) -> list[int]:
+    def _key_list(
+        self, ids: Sequence[int], embeddings: torch.Tensor, positions: torch.Tensor, added: tuple[torch.Tensor, ...]
+    ) -> list[int]:
         """The ids of text tokens; for other tokens numbers above the vocabulary, equal where all else is."""
         import torch
 
         size = len(self._table.weight)
         table = self._table(torch.tensor([token if token < size else 0 for token in ids], device=embeddings.device))
         is_text = (table == embeddings).all(dim=1).tolist()
-        contents = embeddings.float().cpu().numpy()
+        contents = torch.cat([embeddings, *added], dim=1).float().cpu().numpy()
         places = positions.T.contiguous().numpy()
         keys = []
         for index, token in enumerate(ids):
@@ -123,6 +143,17 @@ class PrefixEncoder:
                 digest = hashlib.blake2b(contents[index].tobytes() + places[index].tobytes(), digest_size=16).digest()
                 keys.append(self._keys.setdefault(digest, size + len(self._keys)))
         return keys
+
+
+def _added(arguments: dict[str, Any], embeddings: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What is added to hidden states, for all tokens: nothing to those of text."""
+    mask = arguments.get("visual_pos_masks")
+    layers = []
+    for features in arguments.get("deepstack_visual_embeds") or ():
+        states = embeddings.new_zeros(embeddings.shape)
+        states[mask[0]] = features.to(states)
+        layers.append(states)
+    return tuple(layers)
 
 
 def _positions(given: torch.Tensor | None, length: int) -> torch.Tensor:

@@ -151,6 +151,15 @@ class MediaInputs:
         ids: list[list[int]] = self.processor.tokenizer(list(map(self._with_bos, texts)), add_special_tokens=False)["input_ids"]
         return ids
 
+    def ids_after(self, token: int, texts: Sequence[str]) -> list[list[int]] | None:
+        """Token ids of texts that follow this token; None for a token that could merge with them."""
+        tokenizer = self.processor.tokenizer
+        added = tokenizer.added_tokens_decoder.get(token)
+        if added is None:
+            return None
+        encoded = tokenizer([f"{added.content}{text}" for text in texts], add_special_tokens=False)["input_ids"]
+        return [ids[1:] for ids in encoded]
+
     def split(self, row: MediaRow) -> tuple[str, str] | None:
         """The text up to the end of its last placeholder, and what follows; None where one is not found."""
         ends = []

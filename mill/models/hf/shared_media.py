@@ -31,11 +31,11 @@ PROBED = 8  # tokens that are scored to compare both paths
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """A row, the start of it up to the last placeholder as a row of its own, and the token ids that follow."""
+    """A row, and what follows its last placeholder."""
 
     row: MediaRow
-    start: MediaRow
-    rest: list[int]
+    text: str
+    ids: list[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +81,12 @@ class SharedMedia:
         for group in self._groups(rows):
             prompts = {}
             for one in group:
-                if isinstance(one, _Embedded):
-                    prompts[self._prompt(one)] = one.row
-                else:
+                if isinstance(one, tuple):
                     yield one
+                elif int(one.prefix.positions.max()) >= len(one.ids) + one.prefix.shift:
+                    yield one.row, NotShared("positions of its media exceed those of its text")
+                else:
+                    prompts[self._prompt(one)] = one.row
             for prompt, answer in self.engine.decode(list(prompts), batch_size=batch_size, healthy=healthy):
                 yield prompts[prompt], answer if isinstance(answer, NotShared) else [answer]
 
@@ -108,7 +110,7 @@ class SharedMedia:
             for start, parts in split.items():
                 found = self._embedded(encoder, start, parts, loaded)
                 loaded.drop(start)
-                size += sum(one.prefix.embeddings.nbytes for one in found[:1] if isinstance(one, _Embedded))
+                size += sum(one.prefix.nbytes for one in found[:1] if isinstance(one, _Embedded))
                 group += found
                 if size > MOST_BYTES:
                     yield group
@@ -117,18 +119,18 @@ class SharedMedia:
         yield group
 
     def _split(self, rows: Sequence[MediaRow]) -> tuple[dict[MediaRow, list[_Split]], list[MediaRow]]:
-        """Rows by their starts, and those whose tokens cannot be split there. Starts with the same media follow each other,
-        so that these are encoded once."""
+        """Rows by their starts up to the last placeholder, and those whose tokens cannot be split there. Starts with the
+        same media follow each other, so that these are encoded once."""
         cut = [(row, parts) for row in rows if (parts := self.media.split(row)) is not None]
         texts = dict.fromkeys(text for row, (start, _) in cut for text in (row.text, start))
         ids = dict(zip(texts, self.media.ids(list(texts)) if texts else [], strict=True))
         starts: dict[tuple[str, str], MediaRow] = {}
         split: dict[MediaRow, list[_Split]] = {}
-        for row, (text, _) in sorted(cut, key=lambda pair: (pair[0].digests, pair[1][0])):
+        for row, (text, rest) in sorted(cut, key=lambda pair: (pair[0].digests, pair[1][0])):
             before, whole = ids[text], ids[row.text]
             if whole[: len(before)] == before and len(whole) > len(before) + row.tail:
                 start = starts.setdefault((row.digests, text), MediaRow(row.request, text))
-                split.setdefault(start, []).append(_Split(row, start, whole[len(before) :]))
+                split.setdefault(start, []).append(_Split(row, rest, whole[len(before) :]))
         done = {one.row for parts in split.values() for one in parts}
         return split, [row for row in rows if row not in done]
 
@@ -140,12 +142,17 @@ class SharedMedia:
             return [(one.row, NotShared(self.disabled)) for one in parts]
         try:
             decoded = loaded.take(start)
+            shortest = min(parts, key=lambda one: len(one.ids))
             with phase(FORWARD):
-                prefix, ids = encoder.encode(start, decoded)
-            whole = [_Embedded(one.row, [*ids, *one.rest], prefix) for one in parts]
+                encoded = encoder.encode(shortest.row, decoded, shortest.ids)
+            prefix, ids = encoded or (None, [0])
+            after = self.media.ids_after(ids[-1], [one.text for one in parts])
+            if prefix is None or after != [one.ids for one in parts]:
+                return [(one.row, NotShared("the processor changes the text after its media")) for one in parts]
+            whole = [_Embedded(one.row, [*ids, *one.ids], prefix) for one in parts]
             if start.shape not in self._probed:
                 with phase(PROBING):
-                    self.disabled = self._difference(encoder, min(whole, key=lambda one: len(one.ids)), decoded)
+                    self.disabled = self._difference(min(whole, key=lambda one: len(one.ids)), decoded)
                 self._probed.add(start.shape)
         except MissingPackage:
             raise
@@ -167,15 +174,10 @@ class SharedMedia:
             return one
         return one.row, [Response(error=self.media.too_long(needed)) for _ in one.row.spans or [None]]
 
-    def _difference(self, encoder: PrefixEncoder, one: _Embedded, decoded: list[Any]) -> str:
+    def _difference(self, one: _Embedded, decoded: list[Any]) -> str:
         """How a row differs on the two paths; empty if it does not."""
-        text = replace(one.row, spans=[], requests=[])
-        whole, ids = encoder.encode(text, decoded)
-        same = whole.positions.equal(one.prefix.positions_of(0, len(ids))) if ids == one.ids else False
-        if not same or whole.keys != one.keys:
-            return "its processor changes the text after the last of them"
-        length = min(PROBED, len(ids) - one.prefix.length)
-        probe = replace(text, spans=[ids[-length:]], tail=length, requests=[one.row.request])
+        length = min(PROBED, len(one.ids) - one.prefix.length)
+        probe = replace(one.row, spans=[one.ids[-length:]], tail=length, requests=[one.row.request])
         row = _scored(replace(one, row=probe))
         padded = self.media.score(self.engine.model, [probe], [decoded])[0]
         packed = next(iter(self.engine.score([row], batch_size=None, healthy=True)))[1]

@@ -155,12 +155,8 @@ class ContinuousDecoder:
         to_cache = [segment for segment in pack if segment in wanted or self.uses[segment] > own[segment]]
         longest = max(segment.end for segment in pack)
         plan = Prefill(pack, self.cache, to_cache, window=longest, slots=slots, rows=rows)
-        with attending(self.model, plan):
-            self.model(
-                **model_inputs(self.model, plan),
-                logits_to_keep=torch.tensor([0], device=self.model.device),
-                use_cache=False,
-            )
+        with attending(self.model, plan), model_inputs(self.model, plan) as inputs:
+            self.model(**inputs, logits_to_keep=torch.tensor([0], device=self.model.device), use_cache=False)
 
     def _release(self, segments: Sequence[Segment]) -> None:
         """Drop segments from the cache that no sequence needs any more."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix.pack import PackLayout
@@ -22,28 +23,72 @@ def set_prefixes(ends: Sequence[Segment], prefixes: Sequence[EmbeddedPrefix | No
             segment.prefix, segment = prefix, segment.parent
 
 
-def model_inputs(model: Any, pack: PackLayout) -> dict[str, torch.Tensor]:
-    """Arguments of the model's forward(), as one row."""
+@contextmanager
+def model_inputs(model: Any, pack: PackLayout) -> Iterator[dict[str, torch.Tensor]]:
+    """Arguments of the model's forward(), as one row. Inside this context its language model also gets what the prefixes add
+    to hidden states."""
     import torch
 
     if all(segment.prefix is None for segment in pack.segments):
-        return {
+        yield {
             "input_ids": on_device(torch.tensor([pack.ids]), model.device),
             "position_ids": on_device(torch.tensor([pack.positions]), model.device),
         }
+        return
+    with _adding(model, pack):
+        yield _embedded_inputs(model, pack)
+
+
+def _embedded_inputs(model: Any, pack: PackLayout) -> dict[str, torch.Tensor]:
+    import torch
+
     table, ids = model.get_input_embeddings(), torch.tensor(pack.ids)
     ids[ids >= len(table.weight)] = 0  # keys, whose embeddings are the prefixes'
     embeddings = table(on_device(ids, model.device)).clone()
     positions = []
+    for first, prefix, start, end in _covered(pack):
+        embeddings[first : first + end - start] = prefix.embeddings[start:end]
     for segment in pack.segments:
-        prefix, (first, _) = segment.prefix, pack.bounds[segment]
-        assert prefix is not None
-        covered = max(0, min(segment.end, prefix.length) - segment.start)
-        if covered:
-            embeddings[first : first + covered] = prefix.embeddings[segment.start : segment.start + covered]
-        positions.append(prefix.positions_of(segment.start, segment.end))
+        assert segment.prefix is not None
+        positions.append(segment.prefix.positions_of(segment.start, segment.end))
     position_ids = on_device(torch.cat(positions, dim=1), model.device)
     return {"inputs_embeds": embeddings[None], "position_ids": by_axis(position_ids)}
+
+
+def _covered(pack: PackLayout) -> Iterator[tuple[int, EmbeddedPrefix, int, int]]:
+    """Where embeddings of prefixes are: the first token in the pack, the prefix, and the range in it."""
+    for segment in pack.segments:
+        prefix = segment.prefix
+        if prefix is not None and segment.start < prefix.length:
+            yield pack.bounds[segment][0], prefix, segment.start, min(segment.end, prefix.length)
+
+
+@contextmanager
+def _adding(model: Any, pack: PackLayout) -> Iterator[None]:
+    """Models name these arguments after DeepStack, and pass them on only where they have encoded an image themselves."""
+    import torch
+
+    covered = list(_covered(pack))
+    if not covered or not covered[0][1].added:
+        yield
+        return
+    mask = torch.zeros(1, len(pack.ids), dtype=torch.bool)
+    for first, _, start, end in covered:
+        mask[0, first : first + end - start] = True
+    layers = [
+        torch.cat([prefix.added[layer][start:end] for _, prefix, start, end in covered])
+        for layer in range(len(covered[0][1].added))
+    ]
+    added = {"visual_pos_masks": on_device(mask, model.device), "deepstack_visual_embeds": layers}
+
+    def insert(_: Any, positional: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return positional, {**arguments, **added}
+
+    hook = model.get_decoder().register_forward_pre_hook(insert, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def by_axis(positions: torch.Tensor) -> torch.Tensor:

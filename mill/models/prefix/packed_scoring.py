@@ -235,9 +235,9 @@ def forward(model: Any, pack: Pack, positions: Sequence[int], tokens: Sequence[i
 
     distinct = sorted(set(positions)) or [0]
     row = {position: number for number, position in enumerate(distinct)}
-    with torch.inference_mode(), attending(model, pack):
+    with torch.inference_mode(), attending(model, pack), model_inputs(model, pack) as inputs:
         logits = model(
-            **model_inputs(model, pack),
+            **inputs,
             logits_to_keep=on_device(torch.tensor(distinct), model.device),
             use_cache=False,
         ).logits[0]

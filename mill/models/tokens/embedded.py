@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,21 +14,24 @@ class EmbeddedPrefix:
     """An input up to the end of its last image, video or audio clip.
 
     `keys` stand for its tokens as token ids do: equal keys are equal embeddings at equal positions. `positions` has a row for
-    each axis on which the model counts positions, one for most models.
+    each axis on which the model counts positions, one for most models; `shift` is the position of a later text token minus
+    its index, since a picture takes fewer positions than tokens in some models. `added` are what some models add to the
+    hidden states after each of their first layers, in the shape of the embeddings.
     """
 
     keys: list[int]
     embeddings: torch.Tensor
     positions: torch.Tensor
+    shift: int = 0
+    added: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(states.nbytes for states in (self.embeddings, *self.added))
 
     @property
     def length(self) -> int:
         return len(self.keys)
-
-    @cached_property
-    def shift(self) -> int:
-        """The position of a later text token minus its index: a picture takes fewer positions than tokens in some models."""
-        return int(self.positions.max()) + 1 - self.length
 
     def positions_of(self, start: int, end: int) -> torch.Tensor:
         """The positions of tokens [start, end) of an input that begins with this prefix."""

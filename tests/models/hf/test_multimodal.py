@@ -6,10 +6,8 @@ import io
 import json
 import math
 import shutil
-import warnings
 import wave
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,194 +17,51 @@ import pytest
 import soxr
 import torch
 from PIL import Image, ImageSequence
-from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
 from vlm import AUDIO_RATE, AUDIO_WINDOW_S, CONTEXT, MAKERS
 
 from mill.api.errors import CannotServe
 from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media, Message
-from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, generation_options
-from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.cli.main import run
-from mill.models.spec.open import open_model
 from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
+from tests.models.hf.plain_multimodal import (
+    CLIPS,
+    CONTINUATIONS,
+    IMAGES,
+    NEW_TOKENS,
+    QUESTIONS,
+    VIDEOS,
+    Zoo,
+    asked,
+    assert_scores,
+    cases,
+    frames,
+    make_audio,
+    make_image,
+    message,
+    opened,
+    pairs,
+    scored,
+    small_networks,
+)
 
 MODALITIES = {
+    "qwen3_vl": {"text", "image", "video"},
     "llava": {"text", "image"},
     "idefics3": {"text", "image"},
     "qwen2_vl": {"text", "image", "video"},
     "qwen2_5_vl": {"text", "image", "video"},
     "qwen2_audio": {"text", "audio"},
 }
-SEEING = ["llava", "idefics3", "qwen2_vl", "qwen2_5_vl"]
+SEEING = ["llava", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 WATCHING = ["qwen2_vl", "qwen2_5_vl"]
-CONTINUATIONS = ["A", " yes", " a cat", " it is 42 , 7 or 1234"]
-QUESTIONS = [
-    "what is in this picture ?",
-    "the quick brown fox jumps over the lazy dog . yes or no ? A B C D",
-    "it is",
-    "a cat , a dog or a ship ; what do you hear ?",
-]
-NEW_TOKENS = 8
-Part = Any
-"""A text, an image, the frames of a video, or the samples of audio at the model's rate."""
-
-
-def make_image(seed: int, width: int = 40, height: int = 30) -> Image.Image:
-    """Patches of random colours."""
-    colours = np.random.default_rng(seed).integers(0, 256, (3, 4, 3), dtype=np.uint8)
-    return Image.fromarray(colours).resize((width, height), Image.Resampling.NEAREST)
-
-
-def make_audio(seed: int, seconds: float = 0.5, rate: int = AUDIO_RATE) -> np.ndarray:
-    """A chord of three random tones."""
-    times = np.arange(int(seconds * rate)) / rate
-    tones = np.random.default_rng(seed).uniform(100, 3000, 3)
-    return (0.25 * np.sin(2 * np.pi * np.outer(tones, times)).sum(axis=0)).astype(np.float32)
-
-
-def frames(seed: int, count: int, width: int = 24, height: int = 16) -> list[Image.Image]:
-    return [make_image(1000 * seed + index, width, height) for index in range(count)]
-
-
-IMAGES = [make_image(1, 40, 30), make_image(2, 24, 48), make_image(3, 80, 64), make_image(4, 32, 32)]
-CLIPS = [make_audio(1, 0.5), make_audio(2, 0.9), make_audio(3, 0.25), make_audio(4, 0.7)]
-VIDEOS = [frames(1, 4), frames(2, 7), frames(3, 1, 16, 32), frames(4, 6)]
-
-
-def cases(name: str) -> list[tuple[Part, str]]:
-    """Requests of one shape with media of different sizes and texts of different lengths."""
-    return list(zip(CLIPS if name == "qwen2_audio" else IMAGES, QUESTIONS, strict=True))
-
-
-def pairs(name: str) -> list[tuple[tuple[Part, str], str]]:
-    """Those requests with every continuation."""
-    return [(parts, continuation) for parts in cases(name) for continuation in CONTINUATIONS]
-
-
-class Plain:
-    """Plain transformers on one request at a time: no batch, no padding."""
-
-    def __init__(self, folder: Path) -> None:
-        self.processor = AutoProcessor.from_pretrained(folder)
-        auto = AutoModelForMultimodalLM if "audio" in folder.name else AutoModelForImageTextToText
-        self.model = auto.from_pretrained(folder, dtype=torch.float32).eval()
-
-    def text(self, *parts: Part) -> str:
-        return self.render([("user", parts)])
-
-    def render(self, turns: Sequence[tuple[str, Sequence[Part]]]) -> str:
-        shown = [{"role": role, "content": [self._shown(part) for part in parts]} for role, parts in turns]
-        return str(self.processor.apply_chat_template(shown, tokenize=False, add_generation_prompt=True))
-
-    def _shown(self, part: Part) -> dict[str, str]:
-        return {"type": "text", "text": part} if isinstance(part, str) else {"type": kind_of(part)}
-
-    def inputs(self, text: str, parts: Sequence[Part]) -> Any:
-        given = {kind: [part for part in parts if not isinstance(part, str) and kind_of(part) == kind] for kind in KINDS}
-        arguments = {KINDS[kind]: found for kind, found in given.items() if found}
-        if AUDIO in arguments:
-            arguments["sampling_rate"] = AUDIO_RATE
-        own_bos = text.startswith("<s>")
-        return self.processor(text=[text], return_tensors="pt", add_special_tokens=not own_bos, **arguments)
-
-    def ids(self, text: str, parts: Sequence[Part]) -> list[int]:
-        return self.inputs(text, parts)["input_ids"][0].tolist()
-
-    def score(self, parts: Sequence[Part], continuation: str, text: str | None = None) -> tuple[float, bool, int]:
-        """(log-probability, is greedy, tokens) of a continuation, to which the white space that ends the prompt belongs."""
-        text = self.text(*parts) if text is None else text
-        whole = self.inputs(text + continuation, parts)
-        ids, before = whole["input_ids"][0], self.ids(text.rstrip(), parts)
-        assert ids[: len(before)].tolist() == before
-        with torch.inference_mode():
-            logprobs = self.model(**whole).logits[0, :-1].float().log_softmax(-1)[len(before) - 1 :]
-        targets = ids[len(before) :]
-        found = logprobs.gather(1, targets[:, None])[:, 0]
-        return float(found.double().sum()), bool((logprobs.argmax(-1) == targets).all()), len(targets)
-
-    def answer_ids(self, parts: Sequence[Part], text: str | None = None, count: int = NEW_TOKENS) -> list[int]:
-        inputs = self.inputs(self.text(*parts) if text is None else text, parts)
-        out = self.model.generate(**inputs, max_new_tokens=count, do_sample=False, pad_token_id=2)
-        return out[0, inputs["input_ids"].shape[1] :].tolist()
-
-    def answer(self, parts: Sequence[Part], text: str | None = None) -> str:
-        return str(self.processor.tokenizer.decode(self.answer_ids(parts, text), skip_special_tokens=True))
-
-
-KINDS = {IMAGE: "images", VIDEO: "videos", AUDIO: "audio"}
-
-
-def kind_of(part: Part) -> str:
-    if isinstance(part, Media):
-        return part.kind
-    return IMAGE if isinstance(part, Image.Image) else (VIDEO if isinstance(part, list) else AUDIO)
-
-
-class Zoo:
-    """Models are made at first use."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = cache(self._folder)
-        self.plain = cache(lambda name: Plain(self.folder(name)))
-        self.open = cache(lambda name, **arguments: opened(self.folder(name), **arguments))
-        self.scores = cache(self._scores)
-
-    def _folder(self, name: str) -> Path:
-        (self.root / name).mkdir()
-        return MAKERS[name](self.root / name)
-
-    def _scores(self, name: str) -> list[tuple[float, bool, int]]:
-        return [self.plain(name).score(*pair) for pair in pairs(name)]
-
-    def copy(self, name: str, to: Path, *, without: str = "") -> Path:
-        """A copy that a test may change."""
-        folder = Path(shutil.copytree(self.folder(name), to))
-        if without:
-            (folder / without).unlink()
-        return folder
-
 
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
-    """On one thread and without oneDNN, whose preparations take most of the time of networks this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        with torch.backends.mkldnn.flags(enabled=False):
-            yield Zoo(tmp_path_factory.mktemp("zoo"))
-    torch.set_num_threads(threads)
-
-
-def opened(folder: Path, **arguments: Any) -> MillModel:
-    given = {"dtype": "float32", "device_map": "cpu", **arguments}
-    return open_model(f"hf[path={folder},{','.join(f'{name}={value}' for name, value in given.items())}]")
-
-
-def message(*parts: Part, role: str = "user") -> Message:
-    """A text alone is passed as it is."""
-    content = tuple(part if isinstance(part, (str, Media)) else Media(kind_of(part), part) for part in parts)
-    return Message(role, parts[0] if len(parts) == 1 and isinstance(parts[0], str) else content)
-
-
-def scored(parts: Sequence[Part], continuation: str) -> Request:
-    return Request(LOGLIKELIHOOD, (message(*parts),), continuation)
-
-
-def asked(parts: Sequence[Part], **options: Any) -> Request:
-    return Request(GENERATE, (message(*parts),), options=generation_options(**{"max_gen_toks": NEW_TOKENS, **options}))
-
-
-def assert_scores(answers: Sequence[Response], expected: Sequence[tuple[float, bool, int]]) -> None:
-    assert [answer.error for answer in answers] == [None] * len(answers)
-    for answer, (score, greedy, tokens) in zip(answers, expected, strict=True):
-        assert answer.score == pytest.approx(score, abs=1e-4)
-        assert answer.is_greedy is greedy
-        assert answer.output_tokens == tokens
+    with small_networks():
+        yield Zoo(tmp_path_factory.mktemp("zoo"))
 
 
 def image_bytes(image: Image.Image, form: str, **options: Any) -> bytes:
