@@ -1,4 +1,4 @@
-"""Prompts with media as embeddings, so that a picture with many questions or choices is encoded and computed once.
+"""Prompts with media as embeddings, so that an image with many questions or choices is encoded and computed once.
 
 The model runs up to its language model, which is where its encoders have put embeddings in the place of images, video and
 audio; the language model itself then runs on packs of shared prefixes, as for text.
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from mill.api.errors import DataError
 from mill.models.hf.multimodal import MediaInputs, MediaRow
 from mill.models.prefix.pack import Unsupported
 from mill.models.tokens.embedded import EmbeddedPrefix
@@ -39,7 +40,7 @@ class _Captured(Exception):
 
 
 class PrefixEncoder:
-    """Makes embedded prefixes. The encoders' results are kept for as long as the next prefix has the same media."""
+    """Makes embedded prefixes. The encoders' results are cached for as long as the next prefix has the same media."""
 
     def __init__(self, media: MediaInputs, model: Any) -> None:
         self.media, self.model = media, model
@@ -52,18 +53,18 @@ class PrefixEncoder:
         """Keys are equal only among prefixes that were encoded since then."""
         self._keys = {}
 
-    def encode(self, row: MediaRow, decoded: list[Any], after: Sequence[int]) -> tuple[EmbeddedPrefix, list[int]] | None:
+    def encode(self, row: MediaRow, decoded: list[Any], after: Sequence[int]) -> tuple[EmbeddedPrefix, list[int]]:
         """The prefix of a row whose text ends with these tokens, and its ids, in which the processor repeated the
-        placeholders; None if its text ends differently with media."""
+        placeholders."""
         import torch
 
         inputs = self.media.batch([row], [decoded], side="right", model=self.model)
-        with torch.inference_mode(), self._kept_features(row.digests):
+        with torch.inference_mode(), self._cached_features(row.digests):
             arguments = self._capture(inputs)
         ids: list[int] = inputs["input_ids"][0].tolist()
         length = len(ids) - len(after)
         if ids[length:] != list(after):
-            return None
+            raise DataError("the processor changes the text after its media")
         whole = arguments["inputs_embeds"][0]
         positions = _positions(arguments.get("position_ids"), len(ids))
         shift = int(positions[0, length]) - length
@@ -91,7 +92,7 @@ class PrefixEncoder:
         return arguments
 
     @contextmanager
-    def _kept_features(self, digests: str) -> Iterator[None]:
+    def _cached_features(self, digests: str) -> Iterator[None]:
         """Inside this context the encoders run once for media that they have just encoded."""
         if digests != self._media:
             self._media, self._features = digests, {}
@@ -100,7 +101,7 @@ class PrefixEncoder:
         own = {name: vars(owner)[name] for name in encoders if name in vars(owner)}
         running: list[str] = []  # an encoder may use another one
 
-        def kept(name: str, encoder: Callable[..., Any]) -> Callable[..., Any]:
+        def cached(name: str, encoder: Callable[..., Any]) -> Callable[..., Any]:
             calls = count()
 
             def encode(*positional: Any, **named: Any) -> Any:
@@ -116,7 +117,7 @@ class PrefixEncoder:
             return encode
 
         for name, encoder in encoders.items():
-            setattr(owner, name, kept(name, encoder))
+            setattr(owner, name, cached(name, encoder))
         try:
             yield
         finally:
@@ -147,11 +148,10 @@ class PrefixEncoder:
 
 def _added(arguments: dict[str, Any], embeddings: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """What is added to hidden states, for all tokens: nothing to those of text."""
-    mask = arguments.get("visual_pos_masks")
     layers = []
     for features in arguments.get("deepstack_visual_embeds") or ():
         states = embeddings.new_zeros(embeddings.shape)
-        states[mask[0]] = features.to(states)
+        states[arguments["visual_pos_masks"][0]] = features.to(states)
         layers.append(states)
     return tuple(layers)
 

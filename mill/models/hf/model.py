@@ -124,7 +124,7 @@ class TransformersModel(TransformersCheckpoint):
         return self._paths.summary()
 
     def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        """Packed, a picture once for all of its requests, where the model allows it; the others in padded batches."""
+        """Packed, an image once for all of its requests, where the model allows it; the others in padded batches."""
 
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             return self.media.score(self.model, rows, decoded)

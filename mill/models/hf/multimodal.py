@@ -148,7 +148,9 @@ class MediaInputs:
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids as the processor has them, with one placeholder for each of the media."""
-        ids: list[list[int]] = self.processor.tokenizer(list(map(self._with_bos, texts)), add_special_tokens=False)["input_ids"]
+        ids: list[list[int]] = self.processor.tokenizer(list(map(self._with_bos, texts)), add_special_tokens=False)[
+            "input_ids"
+        ]
         return ids
 
     def ids_after(self, token: int, texts: Sequence[str]) -> list[list[int]] | None:

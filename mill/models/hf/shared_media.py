@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mill.api.batching import describe, is_out_of_memory
-from mill.api.errors import MissingPackage
+from mill.api.errors import DataError, MissingPackage
 from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.timing import FORWARD, PROBING, TOKENIZING, phase
@@ -24,7 +24,7 @@ from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt
 
-MOST_BYTES = 1 << 28  # embeddings that are kept at once
+MOST_BYTES = 1 << 28  # embeddings that are stored at once
 PREFIXES_AHEAD = 16  # whose media are decoded in advance
 PROBED = 8  # tokens that are scored to compare both paths
 
@@ -138,41 +138,41 @@ class SharedMedia:
         self, encoder: PrefixEncoder, start: MediaRow, parts: list[_Split], loaded: Prefetch[MediaRow, list[Any]]
     ) -> list[_Embedded | Outcome]:
         """What cannot be read or encoded is left to the other path, which reports each request's own error."""
-        if self.disabled:
-            return [(one.row, NotShared(self.disabled)) for one in parts]
+        reason = self.disabled
         try:
-            decoded = loaded.take(start)
-            shortest = min(parts, key=lambda one: len(one.ids))
-            with phase(FORWARD):
-                encoded = encoder.encode(shortest.row, decoded, shortest.ids)
-            prefix, ids = encoded or (None, [0])
-            after = self.media.ids_after(ids[-1], [one.text for one in parts])
-            if prefix is None or after != [one.ids for one in parts]:
-                return [(one.row, NotShared("the processor changes the text after its media")) for one in parts]
-            whole = [_Embedded(one.row, [*ids, *one.ids], prefix) for one in parts]
-            if start.shape not in self._probed:
-                with phase(PROBING):
-                    self.disabled = self._difference(min(whole, key=lambda one: len(one.ids)), decoded)
-                self._probed.add(start.shape)
+            if not reason:
+                return [self._fitting(one) for one in self._encoded(encoder, parts, loaded.take(start))]
         except MissingPackage:
             raise
         except Unsupported as error:
-            self.disabled = str(error)
+            reason = self.disabled = str(error)
+            warn(f"images, video and audio do not share prefixes: {reason}; every row is computed by itself")
         except Exception as error:
             error.__traceback__ = None  # which references tensors
             reason = OUT_OF_MEMORY if is_out_of_memory(error) else describe(error)
-            return [(one.row, NotShared(reason)) for one in parts]
-        if self.disabled:
-            warn(f"images, video and audio do not share prefixes: {self.disabled}; every row is computed by itself")
-            return [(one.row, NotShared(self.disabled)) for one in parts]
-        return [self._fitting(one) for one in whole]
+        return [(one.row, NotShared(reason)) for one in parts]
+
+    def _encoded(self, encoder: PrefixEncoder, parts: list[_Split], decoded: list[Any]) -> list[_Embedded]:
+        """Rows with the same start, encoded with the text of the shortest one."""
+        shortest = min(parts, key=lambda one: len(one.ids))
+        with phase(FORWARD):
+            prefix, ids = encoder.encode(shortest.row, decoded, shortest.ids)
+        if self.media.ids_after(ids[-1], [one.text for one in parts]) != [one.ids for one in parts]:
+            raise DataError("the processor changes the text after its media")
+        rows = [_Embedded(one.row, [*ids, *one.ids], prefix) for one in parts]
+        if (shape := shortest.row.shape) not in self._probed:
+            with phase(PROBING):
+                if difference := self._difference(min(rows, key=lambda one: len(one.ids)), decoded):
+                    raise Unsupported(difference)
+            self._probed.add(shape)
+        return rows
 
     def _fitting(self, one: _Embedded) -> _Embedded | Outcome:
         options = one.row.request.options
         needed = len(one.ids) + (0 if one.row.spans else int(options["max_gen_toks"]))
         if needed <= self.media.tokens.window:
             return one
-        return one.row, [Response(error=self.media.too_long(needed)) for _ in one.row.spans or [None]]
+        return one.row, [Response(error=self.media.too_long(needed))] * max(1, len(one.row.spans))
 
     def _difference(self, one: _Embedded, decoded: list[Any]) -> str:
         """How a row differs on the two paths; empty if it does not."""
@@ -185,7 +185,7 @@ class SharedMedia:
 
 
 def _scored(one: _Embedded) -> Row:
-    """The inputs of a row and its spans: after its last token, or at its last `tail` tokens, the last of which is no input."""
+    """A row with its spans: after its last token, or at its last `tail` tokens, the last of which is no input."""
     row, length = one.row, len(one.ids)
     start = length - 1 - row.tail
     keys = one.keys[:-1] if row.tail else one.keys

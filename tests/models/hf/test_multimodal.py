@@ -58,6 +58,7 @@ MODALITIES = {
 SEEING = ["llava", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 WATCHING = ["qwen2_vl", "qwen2_5_vl"]
 
+
 @pytest.fixture(scope="module")
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
     with small_networks():
