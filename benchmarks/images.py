@@ -208,9 +208,8 @@ def main() -> None:
     for title, key in (("scoring", "seconds"), ("generation", "generation_seconds")):
         for name, seconds in found[key].items():
             print(f"{title:11} {name:20} {seconds:8.2f} s   {seconds / found[key]['mill']:5.1f}x")
-    print(
-        f"largest difference to plain transformers: {found['difference_a_token']:.1e} a token; texts equal: {found['texts_equal']}"
-    )
+    difference, equal = found["difference_a_token"], found["texts_equal"]
+    print(f"largest difference to plain transformers: {difference:.1e} a token; texts equal: {equal}")
     if given.json:
         given.json.write_text(json.dumps(found, indent=2))
 
