@@ -14,9 +14,9 @@ class EmbeddedPrefix:
     """An input up to the end of its last image, video or audio clip.
 
     `keys` stand for its tokens as token ids do: equal keys are equal embeddings at equal positions. `positions` has a row
-    for each axis on which the model counts them, one for most models; `shift` is the position of a later text token minus its
-    index, since an image takes fewer positions than tokens in some models. `added` are what some models add to the hidden
-    states after each of their first layers, in the shape of the embeddings.
+    for each axis on which the model counts them, one for most models; `shift` is the position of a later text token minus
+    its index, since an image takes fewer positions than tokens in some models. `added` are what some models add to the
+    hidden states after each of their first layers, in the shape of the embeddings.
     """
 
     keys: list[int]
