@@ -26,6 +26,7 @@ _UNDERSTOOD = {
     "attention_mask",
     "cache_position",
     "return_dict",
+    "logits_to_keep",
     "visual_pos_masks",
     "deepstack_visual_embeds",
 }

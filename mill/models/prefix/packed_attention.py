@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "mill_tree"
-_IGNORED = {"is_causal", "use_cache", "cache_position", "position_ids", "output_attentions", "sliding_window", "softcap"}
+_IGNORED = {
+    *("is_causal", "use_cache", "cache_position", "position_ids", "output_attentions", "sliding_window", "softcap"),
+    "logits_to_keep",  # of the language model head, which LLaVA-OneVision passes on to all layers
+}
 
 
 class Pack(PackLayout):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
-from vlm import AUDIO_RATE, MAKERS, make_gemma3
+from vlm import AUDIO_RATE, MAKERS, MORE_MAKERS
 
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
 from mill.api.model import MillModel
@@ -87,7 +87,7 @@ class Plain:
 
     def inputs(self, text: str, parts: Sequence[Part]) -> Any:
         given = {kind: [part for part in parts if not isinstance(part, str) and kind_of(part) == kind] for kind in KINDS}
-        arguments = {KINDS[kind]: found for kind, found in given.items() if found}
+        arguments = {KINDS[kind]: [found] if kind == IMAGE else found for kind, found in given.items() if found}
         if AUDIO in arguments:
             arguments["sampling_rate"] = AUDIO_RATE
         own_bos = text.startswith("<s>")
@@ -138,7 +138,7 @@ class Zoo:
 
     def _folder(self, name: str) -> Path:
         (self.root / name).mkdir()
-        return {**MAKERS, "gemma3": make_gemma3}[name](self.root / name)
+        return (MAKERS | MORE_MAKERS)[name](self.root / name)
 
     def _scores(self, name: str) -> list[tuple[float, bool, int]]:
         return [self.plain(name).score(*pair) for pair in pairs(name)]

@@ -24,7 +24,7 @@ from tests.models.hf.plain_multimodal import (
     small_networks,
 )
 
-SHARING = ["llava", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+SHARING = ["llava", "llava_next", "llava_onevision", "pixtral", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 
 
 @pytest.fixture(scope="module")
