@@ -130,6 +130,11 @@ class Request:
         """The images, videos and audio of the dialog, in order."""
         return [] if isinstance(self.context, str) else [media for message in self.context for media in message.media]
 
+    @property
+    def prefix_order(self) -> tuple[list[str], str]:
+        """In this order requests with the same media follow each other, and among them those with a shared prefix."""
+        return [media.digest for media in self.media], self.text
+
     def clones(self) -> list[Request]:
         """One request for each of the `repeats` draws."""
         if self.repeats == 1:

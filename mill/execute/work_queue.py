@@ -17,15 +17,15 @@ _CHARACTERS_PER_TOKEN = 4
 class WorkQueue:
     """Large chunks first and smaller ones towards the end, so that all workers finish together.
 
-    Requests with a shared prefix are adjacent, and those with the same context are never split: a worker computes the
-    shared prefix once. Thread-safe.
+    Requests with the same media or a shared prefix are adjacent, and those with the same context are never split: a worker
+    computes what they share once. Thread-safe.
     """
 
     def __init__(self, requests: Sequence[Request], workers: int) -> None:
         groups: dict[Context, list[Request]] = {}
         for request in requests:
             groups.setdefault(request.context, []).append(request)
-        ordered = sorted(groups.values(), key=lambda group: group[0].text)
+        ordered = sorted(groups.values(), key=lambda group: group[0].prefix_order)
         self._untaken = deque((group, sum(map(_cost, group))) for group in ordered)
         self.groups = len(self._untaken)
         """The number of distinct contexts: more workers than that would be idle."""

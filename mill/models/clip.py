@@ -129,29 +129,30 @@ class ClipModel(VisionModel):
     def _pixels(self, image: Any) -> Any:
         return self._parts[1](image)
 
-    def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
+    def _answer_batch(self, groups: Sequence[Sequence[Request]], pixels: Sequence[Any]) -> list[list[Response]]:
         """Requests with the same labels are compared with them in one product."""
-        queries, query_cuts = self._embed_queries(requests, pixels)
-        answers: dict[int, Response] = {}
-        groups: dict[str, list[int]] = {}
-        for index, request in enumerate(requests):
-            if not request.labels:
-                raise ValueError("a zero-shot request has no labels")
-            groups.setdefault(request.labels.digest, []).append(index)
-        for indices in groups.values():
-            labels = requests[indices[0]].labels
+        queries, query_cuts = self._embed_queries([group[0] for group in groups], pixels)
+        answers: list[dict[Labels, Response]] = [{} for _ in groups]
+        rows_of: dict[Labels, list[int]] = {}
+        for row, group in enumerate(groups):
+            for labels in dict.fromkeys(request.labels for request in group):
+                if not labels:
+                    raise ValueError("a zero-shot request has no labels")
+                rows_of.setdefault(labels, []).append(row)
+        for labels, rows in rows_of.items():
             try:
                 candidates, cut = self._embed_labels(labels)
             except DataError as error:  # a candidate image that cannot be read
-                answers |= dict.fromkeys(indices, failure(error))
+                for row in rows:
+                    answers[row][labels] = failure(error)
                 continue
-            responses = ranked(labels.names, (queries[indices] @ candidates.T).cpu())
-            for index, response in zip(indices, responses, strict=True):
-                answers[index] = replace(response, truncated_tokens=cut + query_cuts.get(index, 0))
-        return [answers[index] for index in range(len(requests))]
+            responses = ranked(labels.names, (queries[rows] @ candidates.T).cpu())
+            for row, response in zip(rows, responses, strict=True):
+                answers[row][labels] = replace(response, truncated_tokens=cut + query_cuts.get(row, 0))
+        return [[found[request.labels] for request in group] for group, found in zip(groups, answers, strict=True)]
 
     def _embed_queries(self, requests: Sequence[Request], pixels: Sequence[Any]) -> tuple[Any, dict[int, int]]:
-        """Unit vectors of each request's image, or of its text where it has none; and the tokens cut from texts."""
+        """Unit vectors of each image, or of the request's text where it has none; and the tokens cut from texts."""
         import torch
 
         images = [index for index, image in enumerate(pixels) if image is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, ModelError, UnknownName
@@ -16,6 +16,9 @@ from mill.api.response import Response
 from mill.models.device import one_device
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TimmModel(VisionModel):
@@ -120,7 +123,7 @@ class TimmModel(VisionModel):
     def _pixels(self, image: Any) -> Any:
         return self.transform(image)
 
-    def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
+    def _answer_batch(self, groups: Sequence[Sequence[Request]], pixels: Sequence[Any]) -> list[list[Response]]:
         import torch
 
         if any(image is None for image in pixels):
@@ -129,12 +132,13 @@ class TimmModel(VisionModel):
         with torch.inference_mode():
             logits = self.model(stacked.to(memory_format=torch.channels_last))
         scores = logits.float().softmax(dim=1).cpu()
-        responses = []
-        for request, row in zip(requests, scores, strict=True):
-            if len(row) != len(request.labels):
-                raise ModelError(f"{self.path} gave {len(row)} scores for {len(request.labels)} labels")
-            responses += ranked(request.labels.names, row[None])
-        return responses
+        rows = scores.split(1)
+        return [[self._ranked(request, row) for request in group] for group, row in zip(groups, rows, strict=True)]
+
+    def _ranked(self, request: Request, row: torch.Tensor) -> Response:
+        if row.shape[1] != len(request.labels):
+            raise ModelError(f"{self.path} gave {row.shape[1]} scores for {len(request.labels)} labels")
+        return ranked(request.labels.names, row)[0]
 
 
 def _is_address(path: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mill.api.message import Message
+from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.execute.work_queue import MAX_DEATHS, WorkQueue
 
@@ -187,3 +188,16 @@ def test_threads_with_dying_workers_complete_every_request_once() -> None:
         thread.join(20)
     assert not any(thread.is_alive() for thread in threads)
     assert ids(completed) == ids(requests)
+
+
+def test_questions_about_one_image_are_adjacent() -> None:
+    images = [bytes([number]) for number in range(6)]
+    requests = [
+        Request(GENERATE, (Message("user", (Media(IMAGE, image), question)),), options={"max_gen_toks": 8})
+        for question in ("what?", "why?", "who?")
+        for image in images
+    ]
+    chunks = drain(WorkQueue(requests, 2))
+    order = [request.media[0].source for chunk in chunks for request in chunk]
+    assert len(chunks) > 1 and sorted(order) == [image for image in images for _ in range(3)]
+    assert sum(one != other for one, other in pairwise(order)) == len(images) - 1

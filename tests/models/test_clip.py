@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
+from mill.cli.main import run
 from mill.models.clip import ClipModel
+from mill.models.media import vision_model
+from mill.models.media.decode import load_image
 from mill.models.spec.open import open_model
 
 open_clip = pytest.importorskip("open_clip")
@@ -241,6 +245,18 @@ class Counter:
         monkeypatch.setattr(model, method, counted)
 
 
+def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The name of each image that is decoded from now on."""
+    decoded: list[str] = []
+
+    def counted(media: Media) -> Any:
+        decoded.append(media.name)
+        return load_image(media)
+
+    monkeypatch.setattr(vision_model, "load_image", counted)
+    return decoded
+
+
 def test_classes_are_embedded_once_per_label_set(
     model: ClipModel, image_files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +280,104 @@ def test_labels_may_differ_within_a_batch(
     for number, (answer, file) in enumerate(zip(answers, image_files, strict=True)):
         labels = sets[number % 3]
         check([answer], labels.names, reference.cosines([file], labels.names, labels.templates or DEFAULT))
+
+
+SETS = (Labels(CLASSES[:3], templates=TEMPLATES), Labels(CLASSES[2:]), Labels(CLASSES))
+
+
+def check_equal(found: Sequence[Response], expected: Sequence[Response]) -> None:
+    """The same rankings, with scores that differ by rounding at most."""
+    for one, other in zip(found, expected, strict=True):
+        assert [name for name, _ in one.ranking or ()] == [name for name, _ in other.ranking or ()] != []
+        assert dict(one.ranking or ()) == pytest.approx(dict(other.ranking or ()), abs=1e-6)
+
+
+def test_an_image_is_decoded_and_encoded_once_for_all_its_label_sets(
+    model: ClipModel, image_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apart = [model.zero_shot_classify([image_request(file, labels) for file in image_files]) for labels in SETS]
+    decoded, images = count_decodes(monkeypatch), Counter(model._parts[0], "encode_image", monkeypatch)
+    together = model.zero_shot_classify([image_request(file, labels) for labels in SETS for file in image_files])
+    assert sorted(decoded) == sorted(map(str, image_files))
+    assert images.rows == [5, 5, 2]
+    check_equal(together, [response for responses in apart for response in responses])
+
+
+def test_equal_images_are_one_wherever_they_come_from(
+    model: ClipModel, image_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copy(image_files[0], tmp_path / "copy.png"))
+    images = Counter(model._parts[0], "encode_image", monkeypatch)
+    sources = (image_files[0], image_files[1], copy, copy.read_bytes())
+    answers = model.zero_shot_classify([image_request(source, labels) for source in sources for labels in SETS])
+    assert images.rows == [2]
+    for number in (2, 3):
+        assert [one.ranking for one in answers[3 * number : 3 * number + 3]] == [one.ranking for one in answers[:3]]
+    assert answers[0].ranking != answers[3].ranking
+
+
+def test_memory_that_runs_out_halves_the_images_of_a_batch(
+    model: ClipModel, image_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [image_request(file, labels) for labels in SETS for file in image_files[:5]]
+    expected = model.zero_shot_classify(requests)
+    inner, tried = model._parts[0].encode_image, []
+
+    def limited(given: torch.Tensor, **options: Any) -> Any:
+        tried.append(len(given))
+        if len(given) > 2:
+            raise RuntimeError("CUDA out of memory")
+        return inner(given, **options)
+
+    monkeypatch.setattr(model._parts[0], "encode_image", limited)
+    decoded = count_decodes(monkeypatch)
+    check_equal(model.zero_shot_classify(requests), expected)
+    assert tried == [5, 2, 2, 1] and len(decoded) == 5
+
+
+def test_an_error_beside_a_shared_image_is_that_of_its_own_request(
+    model: ClipModel, image_files: list[Path], tmp_path: Path
+) -> None:
+    """Both damaged files have the same content, and each error has the name of its file."""
+    damaged = [tmp_path / "one.png", tmp_path / "two.png"]
+    for file in damaged:
+        file.write_bytes(image_files[0].read_bytes()[:60])
+    candidates = Labels(("gone", "here"), media=(Media(IMAGE, tmp_path / "gone.png"), Media(IMAGE, image_files[1])))
+    text = Request(ZERO_SHOT, "a cat", labels=SETS[0])
+    requests = [
+        *(image_request(file, labels) for file, labels in zip(damaged, SETS[:2], strict=True)),
+        *(image_request(image_files[2], labels) for labels in (*SETS, Labels(()), candidates)),
+        text,
+    ]
+    answers = model.zero_shot_classify(requests)
+    assert [str(file) in (answer.error or "") for file, answer in zip(damaged, answers, strict=False)] == [True, True]
+    check_equal(answers[2:5], [model.zero_shot_classify([request])[0] for request in requests[2:5]])
+    assert "no labels" in (answers[5].error or "") and "gone.png" in (answers[6].error or "")
+    check_equal(answers[7:], model.zero_shot_classify([text]))
+
+
+TASKS = """
+from dataclasses import replace
+from mill.tasks.cifar10 import CIFAR10
+from mill.tasks.images import add_renderings
+add_renderings("cifar10_plain", replace(CIFAR10, templates=("{c}",)))
+add_renderings("cifar10_upper", replace(CIFAR10, folders=tuple(name.upper() for name in CIFAR10.classes)))
+"""
+
+
+def test_tasks_of_one_run_share_their_images(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = tmp_path / "data/uoft-cs/cifar10/plain_text/test"
+    for number, name in enumerate(("airplane", "cat", "dog", "frog")):
+        (split / name).mkdir(parents=True)
+        Image.new("RGB", (32, 32), (60 * number, 200 - 50 * number, 90)).save(split / name / "0.png")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
+    (tmp_path / "tasks.py").write_text(TASKS)
+    decoded = count_decodes(monkeypatch)
+    options = ["--task_paths", str(tmp_path / "tasks.py"), "--output_dir", str(tmp_path / "out")]
+    assert run(["eval", f"clip[path={folder},device=cpu]", "cifar10,cifar10_plain,cifar10_upper", *options]) == 0
+    (results,) = (json.loads(file.read_text())["tasks"] for file in (tmp_path / "out").rglob("results.json"))
+    assert [(task["n"], task["errors"]) for task in results.values()] == [(4, 0)] * 3
+    assert sorted(decoded) == sorted(str(file) for file in split.rglob("*.png"))
 
 
 CAPTIONS = ("a red thing on the left", "two dogs in the snow", "nothing at all", "the sea")

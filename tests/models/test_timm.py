@@ -20,6 +20,8 @@ from mill.api.message import IMAGE, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
+from mill.models.media import vision_model
+from mill.models.media.decode import load_image
 from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
 from mill.runs.evaluate import Run
@@ -173,6 +175,28 @@ def test_each_request_gets_its_own_labels(checkpoints: dict[str, Path], image_fi
     ]
     names = [request.labels.names[index] for request, index in zip(requests, expected, strict=True)]
     assert [answer.label for answer in model.classify(requests)] == names
+
+
+def test_an_image_is_decoded_and_computed_once_for_all_its_label_sets(
+    checkpoints: dict[str, Path], image_files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]), batch_size=5, device="cpu")
+    sets = [LABELS, Labels(CLASSES[::-1]), Labels(tuple(f"thing {number}" for number in range(10)))]
+    apart = [model.classify([image_request(file, labels) for file in image_files]) for labels in sets]
+    decoded: list[str] = []
+    rows: list[int] = []
+
+    def counted(media: Media) -> Any:
+        decoded.append(media.name)
+        return load_image(media)
+
+    monkeypatch.setattr(vision_model, "load_image", counted)
+    model.model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    together = model.classify([image_request(file, labels) for labels in sets for file in image_files])
+    assert sorted(decoded) == sorted(map(str, image_files)) and rows == [5, 5, 2]
+    for one, other in zip(together, [response for responses in apart for response in responses], strict=True):
+        assert [name for name, _ in one.ranking or ()] == [name for name, _ in other.ranking or ()]
+        assert probabilities(one) == pytest.approx(probabilities(other), abs=1e-6)
 
 
 def test_a_request_given_twice_has_two_responses(checkpoints: dict[str, Path], image_files: list[Path]) -> None:

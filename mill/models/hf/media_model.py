@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -69,14 +69,20 @@ class MediaModel(TokenModel):
                 yield from stream(part)
 
     def _stream_media(self, kind: str, rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits) -> Iterator[Completed]:
-        """Rows in batches of one shape, their media decoded in advance; unreadable media are an error of their request."""
-        groups: dict[Any, list[MediaRow]] = {}
-        for row in sorted(rows, key=lambda row: -row.cost):  # the order in which batches are computed
-            groups.setdefault((row.shape, options_text(row.request)), []).append(row)
-        for group in groups.values():
-            with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD) as loaded:
+        """Rows in batches, their media decoded in advance, once for rows with the same ones that follow each other.
+        Unreadable media are an error of their request."""
+        for units in self._media_groups(rows):
+            group = [unit.data for unit in units]
+            with Prefetch(self.media.load, group, ahead=MEDIA_AHEAD, key=lambda row: row.digests) as loaded:
                 hook = partial(_answer_loaded, kind, answer, loaded)
-                yield from self._stream_units(multimodal.media_units(group), hook, limits)
+                yield from self._stream_units(units, hook, limits)
+
+    def _media_groups(self, rows: list[MediaRow]) -> Iterable[list[Unit]]:
+        """Rows of one shape and with the same options, in the order in which batches are computed: the longest first."""
+        groups: dict[Any, list[Unit]] = {}
+        for row in sorted(rows, key=lambda row: (-row.cost, row.digests)):
+            groups.setdefault((row.shape, options_text(row.request)), []).append(multimodal.media_unit(row, row.cost))
+        return groups.values()
 
 
 def _answer_loaded(

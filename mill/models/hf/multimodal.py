@@ -224,8 +224,8 @@ class ContextTooSmall(RuntimeError):
     """A batch in which a request does not fit the context."""
 
 
-def media_units(rows: Sequence[MediaRow]) -> list[Unit]:
-    return [Unit(row.requests or [row.request], row.cost, row) for row in rows]
+def media_unit(row: MediaRow, cost: int) -> Unit:
+    return Unit(row.requests or [row.request], cost, row)
 
 
 def _scored_row(row: MediaRow, length: int) -> Row:

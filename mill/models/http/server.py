@@ -14,7 +14,7 @@ from typing import Any
 
 from mill.api.batching import Completed, as_response, describe
 from mill.api.budget import BudgetReached, CallGate
-from mill.api.errors import CannotServe, MillError, ModelError, ServerGone, UnknownName
+from mill.api.errors import CannotServe, DataError, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel
 from mill.api.printing import one_line
@@ -221,14 +221,14 @@ class ServerModel(MillModel):
         raise self._cannot(ROLLING)
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        """Requests with a shared prefix one after another, for the server's prefix cache."""
+        """Requests with the same media or a shared prefix one after another, for the server's caches."""
         if kind not in self._senders():
             raise self._cannot(kind)
         for special in (_continues_answer, _has_tools, wanted):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
-        return RequestDispatcher(self, self.gate).stream(sorted(requests, key=lambda request: request.text))
+        return RequestDispatcher(self, self.gate).stream(sorted(requests, key=lambda request: request.prefix_order))
 
     def _senders(self) -> dict[str, Send]:
         return {
@@ -330,6 +330,8 @@ async def response_to(request: Request, send: Send, before_retry: Callable[[], N
     with counted_calls(before_retry) as calls:
         try:
             response = as_response(await send(request), request.kind)
+        except DataError as error:  # an image, video or audio that cannot be read
+            response = Response(error=str(error))
         except MillError:
             raise
         except Failure as failure:

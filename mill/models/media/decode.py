@@ -15,11 +15,13 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, MissingPackage
-from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media
+from mill.api.message import AUDIO, VIDEO, Blob, Media
 from mill.api.response import Response
+from mill.models.media.text_cache import TextCache
 
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server
+_inlined = TextCache(1 << 27)
 _SENT_UNCHANGED = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 
@@ -73,19 +75,27 @@ def even_indices(total: int, count: int) -> list[int]:
 
 
 def content_part(media: Media) -> dict[str, Any]:
-    """A content part of the OpenAI API; URLs are sent unchanged, other media inline."""
-    if media.kind == AUDIO:
-        return {"type": "input_audio", "input_audio": {"data": _base64(_wav(media)), "format": "wav"}}
-    if media.is_url:
+    """A content part of the OpenAI API; URLs are sent unchanged, other media inline, encoded once for equal ones."""
+    if media.is_url and media.kind != AUDIO:
         return _url_part(media.kind, media.source)
+    inline = _inlined.get(media.digest, lambda: _inline(media))
+    if media.kind == AUDIO:
+        return {"type": "input_audio", "input_audio": {"data": inline, "format": "wav"}}
+    return _url_part(media.kind, inline)
+
+
+def _inline(media: Media) -> str:
+    """Audio in base64, images and videos as data URLs."""
+    if media.kind == AUDIO:
+        return _base64(_wav(media))
     if media.kind == VIDEO:
         framed = isinstance(media.source, (list, tuple)) or _is_animation(_bytes(media))
         if not framed:
-            return _url_part(VIDEO, f"data:video/mp4;base64,{_base64(_bytes(media))}")
+            return f"data:video/mp4;base64,{_base64(_bytes(media))}"
         frames = load_frames(media, MOST_FRAMES)
-        return _url_part(VIDEO, f"data:video/jpeg;base64,{','.join(_base64(_encode(frame, 'JPEG')) for frame in frames)}")
+        return f"data:video/jpeg;base64,{','.join(_base64(_encode(frame, 'JPEG')) for frame in frames)}"
     kind, raw = _image_bytes(media)
-    return _url_part(IMAGE, f"data:{kind};base64,{_base64(raw)}")
+    return f"data:{kind};base64,{_base64(raw)}"
 
 
 def failure(error: Exception) -> Response:

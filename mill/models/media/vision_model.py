@@ -1,4 +1,4 @@
-"""The base of image classifiers: images are prefetched, an unreadable one is an error of its request, labels are ranked."""
+"""The base of image classifiers: each distinct image is prefetched and computed once, and labels are ranked."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ class VisionModel(MillModel):
         """A decoded RGB image after the model's preprocessing. Called in threads."""
 
     @abstractmethod
-    def _answer_batch(self, kind: str, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
-        """Responses to requests with readable images; `pixels` is None for a request without an image."""
+    def _answer_batch(self, groups: Sequence[Sequence[Request]], pixels: Sequence[Any]) -> list[list[Response]]:
+        """Responses to requests with readable images: those of a group share one, whose `pixels` are a row of the network's
+        batch. They are None for a request without an image, which is a group of its own."""
 
     def _free_memory(self) -> None:
         gc.collect()
         memory.empty_caches()
 
-    def _load_request(self, request: Request) -> Any:
-        images = [media for media in request.media if media.kind == IMAGE]
+    def _load_unit(self, unit: Unit) -> Any:
+        images = _images(unit.requests[0])
         if len(images) > 1:
             raise ValueError(f"{len(images)} images in one request, where one is needed")
         return self._load_image(images[0]) if images else None
@@ -58,34 +59,63 @@ class VisionModel(MillModel):
         return self._pixels(load_image(media))
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
+        """A request that fails beside others of its image is answered again by itself: the cause may be its labels, or the
+        labels of another, and the error of an unreadable image has the name of each request's own file."""
         self.load()  # before the prefetching threads, which all need it
-        with Prefetch(self._load_request, requests, ahead=BATCHES_AHEAD * self.batch_size) as loaded:
+        groups = _by_image(requests)
+        shared = {request.key for group in groups if len(group) > 1 for request in group}
+        failed: list[Request] = []
+        for request, response in self._stream_groups(kind, groups):
+            if response.failed and request.key in shared:
+                failed.append(request)
+            else:
+                yield request, response
+        yield from self._stream_groups(kind, [[request] for request in failed])
+
+    def _stream_groups(self, kind: str, groups: Sequence[list[Request]]) -> Iterator[Completed]:
+        units = [Unit(group, 1) for group in groups]
+        with Prefetch(self._load_unit, units, ahead=BATCHES_AHEAD * self.batch_size) as loaded:
 
             def hook(batch: list[Unit]) -> list[list[Response]]:
                 done = len(batch) == 1  # a larger batch that fails is retried in parts
                 try:
-                    responses = self._answer_loaded(kind, [unit.requests[0] for unit in batch], loaded)
+                    responses = self._answer_loaded(kind, batch, loaded)
                     done = True
                 finally:
                     if done:
                         for unit in batch:
-                            loaded.drop(unit.requests[0])
-                return [[response] for response in responses]
+                            loaded.drop(unit)
+                return responses
 
-            units = [Unit([request], 1) for request in requests]
             yield from self._stream_units(units, hook, BatchLimits(requests=self.batch_size))
 
-    def _answer_loaded(self, kind: str, batch: list[Request], loaded: Prefetch[Request, Any]) -> list[Response]:
-        """An unreadable image is an error of its request; the others go through the model together."""
+    def _answer_loaded(self, kind: str, batch: list[Unit], loaded: Prefetch[Unit, Any]) -> list[list[Response]]:
+        """An unreadable image is an error of its requests; the others go through the model together."""
         images = loaded.take_each(batch)
-        readable = [
-            (request, image) for request, image in zip(batch, images, strict=True) if not isinstance(image, Exception)
-        ]
-        scored: list[Response] = []
+        readable = [(unit, image) for unit, image in zip(batch, images, strict=True) if not isinstance(image, Exception)]
+        scored: list[list[Response]] = []
         if readable:
-            scored = self._answer_batch(kind, [request for request, _ in readable], [image for _, image in readable])
+            scored = self._answer_batch([unit.requests for unit, _ in readable], [image for _, image in readable])
         responses = iter(scored)
-        return [failure(image) if isinstance(image, Exception) else as_response(next(responses), kind) for image in images]
+        return [
+            [failure(image)] * len(unit.requests)
+            if isinstance(image, Exception)
+            else [as_response(response, kind) for response in next(responses)]
+            for unit, image in zip(batch, images, strict=True)
+        ]
+
+
+def _images(request: Request) -> list[Media]:
+    return [media for media in request.media if media.kind == IMAGE]
+
+
+def _by_image(requests: Sequence[Request]) -> list[list[Request]]:
+    """Requests with equal images together; one without an image, or with several, by itself."""
+    groups: dict[str, list[Request]] = {}
+    for request in requests:
+        images = _images(request)
+        groups.setdefault(images[0].digest if len(images) == 1 else f"request {request.key}", []).append(request)
+    return list(groups.values())
 
 
 def ranked(names: Sequence[str], scores: torch.Tensor) -> list[Response]:

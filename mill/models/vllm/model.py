@@ -15,7 +15,7 @@ from mill.api.response import Response, Token
 from mill.models import memory
 from mill.models.hf import loading
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
-from mill.models.hf.multimodal import MediaRow
+from mill.models.hf.multimodal import MediaRow, media_unit
 from mill.models.tokens.chat_template import template_text
 from mill.models.tokens.reasoning import opens_reasoning, stopped_too_early
 from mill.models.tokens.rows import Row, row_units
@@ -216,6 +216,12 @@ class VLLMModel(MediaModel):
         return not self._reasons and stopped_too_early(request, response)
 
     # Media: vLLM runs the processor itself, on the text with its placeholders.
+
+    def _media_groups(self, rows: list[MediaRow]) -> list[list[Unit]]:
+        """One group, as nothing is padded: rows with the same media follow each other, for vLLM's caches of media and of
+        prefixes. Units of equal cost keep their order."""
+        cost = max((row.cost for row in rows), default=0)
+        return [[media_unit(row, cost) for row in sorted(rows, key=lambda row: (row.digests, row.text))]]
 
     def _call_media(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], params: Any) -> list[Any]:
         prompts = [

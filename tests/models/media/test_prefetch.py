@@ -198,6 +198,40 @@ def test_dropping_an_item_that_was_never_taken_starts_another() -> None:
         assert loaded.take(given[2]) == 4
 
 
+def test_items_of_equal_key_that_follow_each_other_are_loaded_once() -> None:
+    given, load = items(12), Loader()
+    with Prefetch(load, given, ahead=2, workers=2, key=lambda item: item.number // 3) as loaded:
+        assert settled(load, 2) and load.started == [0, 3]
+        for item in given[:5]:
+            assert loaded.take(item) == (item.number // 3 * 3) ** 2
+            loaded.drop(item)
+        assert settled(load, 3)  # the result of 3 stays until 5 is dropped
+        assert loaded.take(given[5]) == 9
+        loaded.drop(given[5])
+        assert loaded.take_each(given[6:]) == [36] * 3 + [81] * 3
+    assert load.started == [0, 3, 6, 9]
+
+
+def test_items_of_equal_key_that_are_apart_share_what_is_still_loaded() -> None:
+    given, load = items(6), Loader()
+    with Prefetch(load, given, ahead=2, workers=1, key=lambda item: item.number % 2) as loaded:
+        assert loaded.take_each(given) == [0, 1] * 3
+        for item in given:
+            loaded.drop(item)
+    assert load.started == [0, 1]
+
+
+def test_a_failure_is_that_of_each_item_alone() -> None:
+    def load(item: Item) -> int:
+        if item.number != 2:
+            raise DataError(f"picture {item.number} is damaged")
+        return 4
+
+    given = items(3)
+    with Prefetch(load, given, ahead=1, key=lambda _: "same") as loaded:
+        assert list(map(str, loaded.take_each(given))) == ["picture 0 is damaged", "picture 1 is damaged", "4"]
+
+
 def test_no_items_start_no_work() -> None:
     load = Loader()
     nothing: list[Item] = []

@@ -1,0 +1,72 @@
+"""The order in which vLLM gets requests with images, and what is decoded for them; vLLM itself is not needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from mill.api.batching import BatchLimits
+from mill.api.message import IMAGE, Media, Message
+from mill.api.request import GENERATE, Request, generation_options
+from mill.api.response import Response
+from mill.models.hf import multimodal
+from mill.models.hf.model import TransformersModel
+from mill.models.hf.multimodal import MediaRow
+from mill.models.media.decode import load_image
+from mill.models.vllm import VLLMModel
+from tests.vlm import make_llava
+
+QUESTIONS = ("what is it ?", "a cat or a dog ?", "what is in this picture ? a cat , a dog or a ship ; yes no A B C D")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_llava(tmp_path_factory.mktemp("vllm") / "llava")
+
+
+@pytest.mark.parametrize("batch", [2, 512])
+def test_rows_with_one_image_follow_each_other_and_share_its_pixels(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    files = [tmp_path / f"{number}.png" for number in range(5)]
+    for number, file in enumerate(files[:4]):
+        Image.new("RGB", (32, 32), (50 * number, 0, 0)).save(file)
+    decoded: list[str] = []
+
+    def counted(media: Media) -> Any:
+        decoded.append(media.name)
+        return load_image(media)
+
+    monkeypatch.setattr(multimodal, "load_image", counted)
+    model = VLLMModel(str(folder))
+    model.media = TransformersModel(str(folder)).media  # vLLM's tokenizer is that of its running engine
+    requests = [
+        Request(
+            GENERATE, (Message("user", (Media(IMAGE, file), question)),), options=generation_options(max_gen_toks=length)
+        )
+        for question, length in zip(QUESTIONS, (8, 16, 8), strict=True)
+        for file in files
+    ]
+    seen: list[tuple[MediaRow, Image.Image]] = []
+
+    def answer(rows: list[MediaRow], media: list[Any]) -> list[list[Response]]:
+        seen.extend((row, images[0]) for row, images in zip(rows, media, strict=True))
+        return [[Response(text=row.text)] for row in rows]
+
+    rows = [MediaRow(request, model.media.rendered(request)) for request in requests]
+    stream = model._stream_media(GENERATE, rows, answer, BatchLimits(requests=batch))
+    answers = {request.key: response for request, response in stream}
+    order = sorted(files[:4], key=lambda file: Media(IMAGE, file).digest)
+    expected = [(str(file), question) for file in order for question in sorted(QUESTIONS)]
+    assert [(row.request.media[0].name, row.request.context[0].content[1]) for row, _ in seen] == expected  # type: ignore[union-attr]
+    assert sorted(decoded) == sorted([*map(str, files[:4]), *[str(files[4])] * 3])
+    assert len({id(image) for _, image in seen}) == 4
+    for row in rows:
+        response = answers[row.request.key]
+        if row.request.media[0].source == files[4]:
+            assert str(files[4]) in (response.error or "")
+        else:
+            assert response.text == row.text
