@@ -190,6 +190,10 @@ class MillModel(ABC):
         """How many input tokens these requests have, without loading weights; None where that is not known."""
         return None
 
+    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[int | None]:
+        """The input tokens of each group."""
+        return [self.count_tokens(group) for group in groups]
+
     def request_cost(self, request: Request) -> int:
         """The length of a request, for ordering and batching; in characters where there is no tokenizer."""
         return len(request.text) + len(request.continuation)

@@ -19,11 +19,12 @@ def print_plan(run: Run) -> None:
     rows = []
     totals, unknown, samples = [0, 0, 0, 0], 0, 0
     left: dict[str, Request] = {}
-    for plan in run.plans:
-        requests = [clone for request in plan.requests() for clone in request.clones()]
-        distinct = list({request.key: request for request in requests}.values())
-        todo = {request.key: request for request in distinct if run.record.peek(request) is None}
-        tokens = run.model.count_tokens(list(todo.values())) if todo else 0  # which may have to load the tokenizer
+    everything = [[clone for request in plan.requests() for clone in request.clones()] for plan in run.plans]
+    all_distinct = [list({request.key: request for request in requests}.values()) for requests in everything]
+    waiting = [{one.key: one for one in distinct if run.record.peek(one) is None} for distinct in all_distinct]
+    # All at once: what tasks share is tokenized once. Without waiting requests no tokenizer is loaded.
+    counted = run.model.count_each([list(todo.values()) for todo in waiting]) if any(waiting) else [0] * len(waiting)
+    for plan, requests, distinct, todo, tokens in zip(run.plans, everything, all_distinct, waiting, counted, strict=True):
         samples += _unanswered(plan, todo)
         left |= todo
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]

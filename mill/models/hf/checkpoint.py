@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mill.api.background import Background
@@ -12,12 +14,14 @@ from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
+from mill.api.request import Request
 from mill.api.timing import LOADING, ComputeDevice, phase
 from mill.api.warnings import warn
 from mill.compat.transformers import import_transformers
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
+from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.paths import PathLog
 from mill.models.tokens.tokenizer import Tokens
@@ -159,6 +163,14 @@ class TransformersCheckpoint(MediaModel):
             chat=self.use_chat_template,
             processor=self.processor if self.multimodal else None,
         )
+
+    def _counting_tokens(self, requests: Sequence[Request]) -> Tokens:
+        plain = self.source.local and not self.source.gguf and not self.use_chat_template
+        if plain and "tokens" not in self.__dict__ and all(isinstance(request.context, str) for request in requests):
+            return (
+                read_tokens(Path(self.source.path), most=self.max_context_length, add_bos=self.add_bos_token) or self.tokens
+            )
+        return self.tokens
 
     @property
     def model(self) -> Any:

@@ -66,10 +66,17 @@ class TokenModel(MillModel):
         return [*super().warnings(), *([WARNING] if self._describes_tools else [])]
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
-        if any(request.media for request in requests):
-            return None  # only the processor knows
-        texts = [self.tokens.rendered(request) + request.continuation for request in requests]
-        return sum(map(len, self.tokens.encode_all(texts)))
+        return self.count_each([requests])[0]
+
+    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[int | None]:
+        texts = [request for group in groups for request in group if not request.media]
+        counts = iter(self._counting_tokens(texts).count(texts) if texts else [])
+        lengths = [[None if request.media else next(counts) for request in group] for group in groups]
+        # With media only the processor knows.
+        return [None if None in group else sum(length or 0 for length in group) for group in lengths]
+
+    def _counting_tokens(self, requests: Sequence[Request]) -> Tokens:
+        return self.tokens
 
     def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         """A request that the chat template cannot render is an error of its own; the others are computed."""

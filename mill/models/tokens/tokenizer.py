@@ -161,6 +161,12 @@ class Tokens:
                 pairs.append(make_pair(tail, n_context, window=self.window, prefix=self.prefix, head=head))
             return pairs
 
+    def count(self, requests: Sequence[Request]) -> list[int]:
+        """How many tokens each request has, with its continuation and before truncation."""
+        texts = [(self.rendered(request), request.continuation) for request in requests]
+        encoded = [(one.head, one.tail) if one.head else (one.tail, []) for one in self._pieces.encode_pairs(texts)]
+        return [len(first) + len(second) + (self.adds_bos and first[:1] != [self.bos]) for first, second in encoded]
+
     def windows(self, request: Request) -> list[Row]:
         """A document as rows, one for each rolling window. Without BOS and EOS the first token is not scored."""
         ids = self.encode(request.text)  # a document is scored as it is, never as a chat message

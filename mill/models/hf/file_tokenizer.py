@@ -1,0 +1,81 @@
+"""A tokenizer straight from its file: importing transformers takes seconds, which counting and tokenizing need not wait for.
+
+Only for tokenizers that transformers reads from the same file without changes; None for all others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mill.api.errors import ModelError
+from mill.api.validate import read_file
+from mill.models.tokens.tokenizer import Tokens
+
+_UNCHANGED = {"TokenizersBackend", "PreTrainedTokenizerFast"}
+_CHANGES = ("add_bos_token", "add_eos_token", "add_prefix_space", "fix_mistral_regex", "auto_map")  # of what the file says
+
+
+class FileTokenizer:
+    """The part of a transformers tokenizer that encodes texts."""
+
+    chat_template = None
+
+    def __init__(self, tokenizer: Any, *, bos: str | None, eos: str | None) -> None:
+        self._tokenizer = tokenizer
+        self.bos_token_id, self.eos_token_id = (None if one is None else tokenizer.token_to_id(one) for one in (bos, eos))
+
+    def __call__(self, texts: str | list[str], add_special_tokens: bool = True) -> dict[str, Any]:
+        if isinstance(texts, str):
+            return {"input_ids": self._tokenizer.encode(texts, add_special_tokens=add_special_tokens).ids}
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return {"input_ids": [one.ids for one in encoded]}
+
+    def get_vocab(self) -> dict[str, int]:
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]:
+        added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
+        return added
+
+
+def read_tokens(folder: Path, *, most: int, add_bos: bool | None) -> Tokens | None:
+    """The tokens of a model in a folder, with a window of at most `most`."""
+    try:
+        settings = read_file(folder / "tokenizer_config.json", dict[str, Any], ModelError)
+        config = read_file(folder / "config.json", dict[str, Any], ModelError)
+        return _read(folder, settings, config, most, add_bos)
+    except Exception:  # damaged files, and versions that this library does not read: transformers reports the reason
+        return None
+
+
+def _read(folder: Path, settings: dict[str, Any], config: dict[str, Any], most: int, add_bos: bool | None) -> Tokens | None:
+    from tokenizers import Tokenizer
+
+    text_config = config.get("text_config") or config
+    positions = text_config.get("max_position_embeddings")
+    if settings.get("tokenizer_class") not in _UNCHANGED or any(settings.get(name) is not None for name in _CHANGES):
+        return None
+    if not isinstance(positions, int) or "auto_map" in config or "vision_config" in config:
+        return None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    added = [token.get("content") for token in (settings.get("added_tokens_decoder") or {}).values()]
+    named = [_content(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")]
+    if any(token is not None and tokenizer.token_to_id(token) is None for token in [*added, *named]):
+        return None  # which transformers would add
+    return Tokens(
+        FileTokenizer(tokenizer, bos=named[0], eos=named[1]),
+        window=min(most, positions),
+        add_bos=add_bos,
+        model_type=str(text_config.get("model_type", "")),
+    )
+
+
+def _content(token: Any) -> str | None:
+    """Special tokens are texts, or objects with a `content`."""
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else None

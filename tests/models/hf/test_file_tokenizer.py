@@ -1,0 +1,134 @@
+"""Tokens from tokenizer.json alone: those of transformers, or none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from mill.api.message import Message
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.models.hf.file_tokenizer import read_tokens
+from mill.models.hf.model import TransformersModel
+from mill.models.tokens.tokenizer import Tokens
+
+TEXTS = ["", " ", "the quick\n\nbrown fox", "日本語 🎉", "<s> the", "a</s>b", "42 , 7\n" * 30, "x\u0000y\r\n"]
+
+
+@pytest.mark.parametrize("fixture", ["tiny_model", "tiny_model_without_bos"])
+@pytest.mark.parametrize("add_bos", [None, True, False])
+def test_tokens_are_those_of_transformers(fixture: str, add_bos: bool | None, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(fixture)
+    found = read_tokens(folder, most=64, add_bos=add_bos)
+    wanted = Tokens(AutoTokenizer.from_pretrained(folder), window=64, add_bos=add_bos)
+    assert found is not None
+    assert (found.bos, found.prefix, found.adds_bos, found.window) == (wanted.bos, wanted.prefix, wanted.adds_bos, 64)
+    assert found.encode_all(TEXTS) == wanted.encode_all(TEXTS)
+
+
+def counted() -> list[Request]:
+    choices = [Request(LOGLIKELIHOOD, f"{text}\nAnswer:", f" {letter}") for text in TEXTS for letter in "ABCD"]
+    return [*choices, *(Request(GENERATE, text, options=generation_options()) for text in TEXTS)]
+
+
+@pytest.mark.parametrize("fixture", ["tiny_model", "tiny_model_without_bos"])
+def test_counts_are_the_lengths_of_whole_texts(fixture: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(fixture)
+    tokenizer, bos = AutoTokenizer.from_pretrained(folder), fixture == "tiny_model"
+    lengths = []
+    for one in counted():
+        ids = tokenizer(one.text + one.continuation, add_special_tokens=False)["input_ids"]
+        lengths.append(len(ids) + (bos and ids[:1] != [tokenizer.bos_token_id]))
+    model = TransformersModel(str(folder))
+    assert model.count_each([counted()[:9], [], counted()[9:]]) == [sum(lengths[:9]), 0, sum(lengths[9:])]
+    assert model.count_tokens(counted()) == sum(lengths)
+    assert "tokens" not in model.__dict__
+    _ = model.tokens
+    assert model.count_tokens(counted()) == sum(lengths)
+
+
+def test_messages_are_counted_through_the_chat_template(tiny_model: Path) -> None:
+    model = TransformersModel(str(tiny_model))
+    model.tokens.tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
+    asked = Request(GENERATE, (Message("user", "the fox"),), options=generation_options())
+    assert model.count_tokens([asked]) == len(model.tokens.encode("[the fox]"))
+
+
+def set_class(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
+
+
+def add_prefix_space(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", add_prefix_space=True)
+
+
+def name_another_token(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", pad_token="<new>")
+
+
+def add_another_token(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", added_tokens_decoder={"900": {"content": "<new>"}})
+
+
+def remove_positions(folder: Path) -> None:
+    change(folder / "config.json", max_position_embeddings=None)
+
+
+def need_code(folder: Path) -> None:
+    change(folder / "config.json", auto_map={"AutoConfig": "x.y"})
+
+
+def damage(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+def change(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [set_class, add_prefix_space, name_another_token, add_another_token, remove_positions, need_code, damage],
+    ids=lambda edit: edit.__name__,
+)
+def test_a_tokenizer_that_transformers_would_change_is_left_to_it(
+    tiny_model: Path, tmp_path: Path, edit: Callable[[Path], None]
+) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    assert read_tokens(folder, most=64, add_bos=None) is not None
+    edit(folder)
+    assert read_tokens(folder, most=64, add_bos=None) is None
+
+
+def test_truncation_and_padding_of_the_file_have_no_effect(tiny_model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
+    padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<s>"}
+    truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    change(folder / "tokenizer.json", truncation=truncation, padding=padding)
+    found = read_tokens(folder, most=64, add_bos=None)
+    wanted = read_tokens(tiny_model, most=64, add_bos=None)
+    assert found is not None and wanted is not None
+    assert found.encode_all(TEXTS) == wanted.encode_all(TEXTS)
+
+
+def test_a_dry_run_needs_neither_torch_nor_transformers(tiny_model: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps({"question": f"{n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(40)))
+    code = (
+        "import sys; from mill.cli.main import run; code = run(sys.argv[1:]); "
+        "print([name for name in ('torch', 'transformers') if name in sys.modules]); sys.exit(code)"
+    )
+    spec = f"hf[path={tiny_model},dtype=float32]"
+    command = [sys.executable, "-c", code, "eval", spec, str(data), "--dry_run", "--output_dir", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert " input and " in done.stdout
