@@ -61,15 +61,16 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
     )
     recorder = LogprobRecorder(options["logprobs"]) if "logprobs" in options else None
     steps = [*([recorder] if recorder else []), *sampling_steps(options, prompts)]
+    stopping = StopStrings(tokenizer, stops, prompts, prompt_length)
     with torch.inference_mode():
         out = model.generate(
             **inputs,
             generation_config=config,
             logits_processor=LogitsProcessorList(steps),
-            stopping_criteria=StoppingCriteriaList([StopStrings(tokenizer, stops, prompts, prompt_length)] if stops else []),
+            stopping_criteria=StoppingCriteriaList([stopping] if stops else []),
             synced_gpus=False,  # ranks in lock-step are synchronized before every pass
         )
-    answers = out[:, prompt_length:].tolist()
+    answers = [ids[: stopping.lengths[row]] for row, ids in enumerate(out[:, prompt_length:].tolist())]
     logprobs = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
     return [
         decoded_response(tokenizer, prompt, ids, end_ids, stops, of_answer)
@@ -117,6 +118,8 @@ class StopStrings:
             StopDetector(tokenizer, stops, tags_of(prompt.request), opened=prompt.opened) for prompt in prompts
         ]
         self.done: torch.Tensor | None = None
+        self.lengths: list[int | None] = [None] * len(prompts)
+        """How many tokens each row had when it was ended; padding follows while others go on."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         import torch
@@ -126,5 +129,5 @@ class StopStrings:
         generated = input_ids[:, self.prompt_length :].tolist()
         for row, done in enumerate(self.done.tolist()):
             if not done and self.detectors[row].found(generated[row]):
-                self.done[row] = True
+                self.done[row], self.lengths[row] = True, len(generated[row])
         return self.done

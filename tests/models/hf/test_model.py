@@ -428,3 +428,13 @@ def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(
     assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
     ahead.prepare_requests(LOGLIKELIHOOD, requests)  # weights are loaded already
     assert ahead._started_pairs is None
+
+
+def test_the_tokens_of_an_answer_that_a_stop_string_ends_do_not_depend_on_its_batch(tiny_model: Path) -> None:
+    model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", exact=True)
+    options = generation_options(max_gen_toks=12, until=["e", "A", "t", "o"])
+    requests = [Request(GENERATE, text, options=options) for text in ("the quick brown", "A B", "yes no 42", "dog fox", "7")]
+    together = model.generate_until(requests)
+    alone = [model.generate_until([request])[0] for request in requests]
+    assert [(one.text, one.output_tokens) for one in together] == [(one.text, one.output_tokens) for one in alone]
+    assert {one.finish_reason for one in together} == {"stop", "length"}
