@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from whole_command import environment, last_session, machine, read_tasks, run_mill, warm_up
+from whole_command import environment, last_session, machine, read_tasks, run_command, run_mill, warm_up
 
 from mill.api.timing import FORWARD
 from mill.tasks.data import find_local, load_split
@@ -31,22 +30,28 @@ from mill.tasks.load import load_builtin, select
 from mill.tasks.prompted import PromptedTask
 
 TINY = """
-import shutil, sys
-from pathlib import Path
+import sys
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-source, target, context = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+source, target, context = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.manual_seed(0)
+tokenizer = AutoTokenizer.from_pretrained(source)
 shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-size = len(AutoTokenizer.from_pretrained(source))
-LlamaForCausalLM(LlamaConfig(**shape, vocab_size=size, max_position_embeddings=context)).save_pretrained(target)
-for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt"):
-    if (source / name).exists():
-        shutil.copy(source / name, target / name)
+config = LlamaConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=context)
+LlamaForCausalLM(config).save_pretrained(target)
+tokenizer.save_pretrained(target)
 """
 COLUMNS = (
-    "questions", "shots", "seconds", "forward passes", "computed tokens", "tokens of all requests", "peak GiB", "GPU GiB", "truncated"
-)  # fmt: skip
+    "questions",
+    "shots",
+    "seconds",
+    "forward passes",
+    "computed tokens",
+    "tokens of all requests",
+    "peak GiB",
+    "GPU GiB",
+    "truncated",
+)
 
 
 def write_examples(folder: Path, count: int) -> None:
@@ -102,7 +107,9 @@ def main() -> None:
     parser.add_argument("--shots", type=numbers, default=[0, 5, 25])
     parser.add_argument("--at_shots", type=int, default=5, help="examples while the number of questions grows")
     parser.add_argument("--at_questions", type=int, default=4000, help="questions while the number of examples grows")
-    parser.add_argument("--context", type=int, default=16384, help="the longest prompt in tokens, as far as the model has it")
+    parser.add_argument(
+        "--context", type=int, default=16384, help="the longest prompt in tokens, as far as the model has it"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     load_builtin()
@@ -112,11 +119,12 @@ def main() -> None:
         model = options.model.resolve()
         if options.tiny:
             source, model = model, Path(folder, "tiny")
-            subprocess.run([sys.executable, "-c", TINY, str(source), str(model), str(options.context)], check=True)
+            run_command([sys.executable, "-c", TINY, str(source), str(model), str(options.context)], os.environ)
         write_examples(Path(folder, "data"), max(options.at_shots, *options.shots))
         warm_up(environment(Path(folder, "cache")))
         spec = f"hf[path={model},dtype={options.dtype},max_context_length={options.context}]"
-        found = {"machine": machine(), "model": model.name, "dtype": options.dtype}
+        name = "A random Llama of 2 layers" if options.tiny else model.name
+        found = {"machine": machine(), "model": name, "dtype": options.dtype}
         found |= {"at_shots": options.at_shots, "at_questions": options.at_questions, "runs": []}
         print(f"| {' | '.join(COLUMNS)} |\n|{' ---: |' * len(COLUMNS)}", flush=True)
         for questions, shots in dict.fromkeys(pairs):
