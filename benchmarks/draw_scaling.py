@@ -40,7 +40,7 @@ def rules(palette: dict[str, str]) -> str:
     return (
         f".card{{fill:{palette['card']};stroke:{palette['rule']}}}.grid{{stroke:{palette['rule']}}}.zero{{stroke:{palette['faint']}}}"
         f".title,.head{{fill:{palette['ink']}}}.tick,.label,.name,.legend,.caption{{fill:{palette['soft']}}}"
-        f".dot{{stroke:{palette['card']}}}{series}"
+        f".dot,.name{{stroke:{palette['card']}}}{series}"
     )
 
 
@@ -48,7 +48,7 @@ def style() -> Html:
     light, dark = colours()
     fonts = (
         "text{font:11px sans-serif}.title{font-size:15px;font-weight:600}.head{font-size:12px;font-weight:600}"
-        ".line{fill:none;stroke-width:2}.dot{stroke-width:1.5}"
+        ".line{fill:none;stroke-width:2}.dot{stroke-width:1.5}.name{stroke-width:3;paint-order:stroke}"
     )
     return tag("style", f"{fonts}{rules(light)}@media (prefers-color-scheme: dark){{{rules(dark)}}}")
 
@@ -106,8 +106,8 @@ def draw(found: dict[str, Any], along: str, title: str, x_label: str) -> str:
     fixed, value = ("shots", found["at_shots"]) if along == "questions" else ("questions", found["at_questions"])
     runs = sorted((run for run in found["runs"] if run[fixed] == value), key=lambda run: run[along])
     seconds = [
-        line(runs, along, "seconds", "whole command", 0, label="memory"),
         line(runs, along, "forward", "forward passes", 1),
+        line(runs, along, "seconds", "whole command", 0, label="memory"),  # last: its labels are above all lines
     ]
     tokens = [line(runs, along, "computed_tokens", "computed", 0, 1e6, "value")]
     if along == "shots":

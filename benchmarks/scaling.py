@@ -55,14 +55,15 @@ COLUMNS = (
 
 
 def write_examples(folder: Path, count: int) -> None:
-    """A dev split of `count` rows for each subject; the search path gets this folder first."""
+    """A dev split of twice `count` rows for each subject, since an example that equals its question is left out. The
+    search path gets this folder first."""
     for task in select(["mmlu"]).tasks:
         assert isinstance(task, PromptedTask)
         names = [name for name in ("dev", "validation") if find_local(task.dataset, name)]
         rows = [row for name in names for row in load_split(task.dataset, (name,))[1]]
         file = folder / task.dataset.name / str(task.dataset.config) / "dev.jsonl"
         file.parent.mkdir(parents=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in islice(cycle(rows), count)), encoding="utf-8")
+        file.write_text("".join(json.dumps(row) + "\n" for row in islice(cycle(rows), 2 * count)), encoding="utf-8")
     os.environ["MILL_DATA"] = os.pathsep.join((str(folder), os.environ["MILL_DATA"]))
 
 

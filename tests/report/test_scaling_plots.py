@@ -33,7 +33,7 @@ def texts(svg: str, kind: str) -> list[str | None]:
 
 def test_lines_are_drawn_from_zero_in_the_order_of_questions() -> None:
     # 388 pixels are 1.05 x 14,000 questions, and 182 are 1.18 x 200 seconds above the axis at 200.
-    whole, forward, tokens = lines(draw(make_results(), "questions", "t", "questions"))
+    forward, whole, tokens = lines(draw(make_results(), "questions", "t", "questions"))
     assert whole == "80.4,184.6 423.5,45.8"
     assert forward == "80.4,192.3 423.5,122.9"
     assert tokens == "80.4,189.0 423.5,45.8"
