@@ -73,8 +73,8 @@ def drawing(title: str, caption: str, panels: Sequence[Html]) -> str:
         tag("text", caption, class_="caption", x=16, y=41),
         *panels,
     ]
-    box = {"viewBox": f"0 0 {width} {height}", "width": width, "height": height}
-    return f"{tag('svg', parts, xmlns='http://www.w3.org/2000/svg', role='img', aria_label=title, **box)}\n"
+    named = {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria_label": title}
+    return f"{tag('svg', parts, viewBox=f'0 0 {width} {height}', width=width, height=height, **named)}\n"
 
 
 def memory(run: Run) -> str:

@@ -19,7 +19,8 @@ def make_run(questions: int, shots: int, seconds: float, **fields: Any) -> dict[
 
 def make_results(**fields: Any) -> dict[str, Any]:
     runs = [make_run(14000, 5, 200, **fields), make_run(1000, 5, 20), make_run(1000, 0, 10), make_run(1000, 25, 90)]
-    return {"machine": "2 cores, aarch64", "model": "m", "dtype": "float32", "at_shots": 5, "at_questions": 1000, "runs": runs}
+    about = {"machine": "2 cores, aarch64", "model": "m", "dtype": "float32"}
+    return {**about, "at_shots": 5, "at_questions": 1000, "runs": runs}
 
 
 def lines(svg: str) -> list[str]:
