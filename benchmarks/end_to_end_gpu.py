@@ -17,9 +17,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from whole_command import IMPORTS, last_session, run_command
 
 MMLU = ["mmlu", "--n_shots", "5"]
 COMMANDS = {
@@ -28,9 +29,6 @@ COMMANDS = {
     "dry_run": [*MMLU, "--dry_run"],
     "gsm8k": ["gsm8k", "--n_shots", "5", "--max_tokens", "256"],
 }
-IMPORTS = (
-    "import mill.cli.eval, mill.models.hf.model, transformers.models.llama.modeling_llama, transformers.generation.utils"
-)
 
 
 def make_model(folder: Path, tokenizer: Path, layers: int) -> None:
@@ -54,14 +52,8 @@ def run(name: str, model: Path, folder: Path, environment: dict[str, str]) -> di
     """Seconds of a command, and what the run says about itself."""
     command = [sys.executable, "-m", "mill", "eval", f"hf[path={model},dtype=bfloat16]", *COMMANDS[name]]
     options = ["--output_dir", str(folder / "results"), "--quiet"]
-    started = time.perf_counter()
-    done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
-    seconds = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(f"{name} failed: {done.stdout[-1000:]}{done.stderr[-3000:]}")
-    manifests = sorted((folder / "results").glob("*/*/manifest.json"), key=lambda file: file.stat().st_mtime)
-    session = json.loads(manifests[-1].read_text())["sessions"][-1] if name != "dry_run" else {}
-    return {"seconds": seconds, "session": session}
+    done = run_command([*command, *options], environment)
+    return {"seconds": done.seconds, "session": last_session(folder / "results") if name != "dry_run" else {}}
 
 
 def report(name: str, found: dict[str, Any], rate: float) -> None:
@@ -98,7 +90,7 @@ def main() -> None:
     compiled = {"PYTHONPYCACHEPREFIX": str(options.folder / "bytecode")}
     environment = {**os.environ, **compiled, "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(options.folder / "cache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run([sys.executable, "-c", IMPORTS], env=environment, check=True)
+    run_command([sys.executable, "-c", IMPORTS], environment)
     found = {}
     for name in (name for name in COMMANDS if name in options.only):
         found[name] = run(name, model, options.folder, environment)

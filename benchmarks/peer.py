@@ -30,10 +30,17 @@ import lm_eval
 """
 
 
-def run_peer(
+def run_peer(python: str, code: str, tasks: dict[str, int | None], folder: Path, **plan: Any) -> Any:
+    """Run `code` in the peer's Python on the rows of these tasks, and return the JSON it wrote to argv[2]."""
+    command, result = plan_peer(python, code, tasks, folder, **plan)
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return json.loads(result.read_text())
+
+
+def plan_peer(
     python: str, code: str, tasks: dict[str, int | None], folder: Path, *, with_shots: bool = False, **plan: Any
-) -> Any:
-    """Write the rows of these tasks, run `code` in the peer's Python, and return the JSON it wrote to argv[2]."""
+) -> tuple[list[str], Path]:
+    """Write the rows of these tasks. Returns the peer's command, and the file to which it will write its result."""
     rows = {}
     for task in select(list(tasks)).tasks:
         files = {}
@@ -45,8 +52,7 @@ def run_peer(
         rows[f"{dataset.name}/{dataset.config or ''}"] = files
     given, result = folder / "plan.json", folder / "result.json"
     given.write_text(json.dumps({"rows": rows, "tasks": tasks, **plan}))
-    subprocess.run([python, "-c", PRELUDE + code, str(given), str(result)], check=True, stdout=sys.stderr)
-    return json.loads(result.read_text())
+    return [python, "-c", PRELUDE + code, str(given), str(result)], result
 
 
 def _splits(task: Task, with_shots: bool) -> dict[str, list[Any]]:

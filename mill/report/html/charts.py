@@ -97,6 +97,12 @@ def nice_ticks(first: float, last: float, most: int = 6) -> list[float]:
 
 def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
     """Lines with dots, and error bars or a band; several series have a legend."""
+    parts = line_parts(x, y, series)
+    return _drawing(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
+
+
+def line_parts(x: Axis, y: Axis, series: Sequence[Series]) -> list[Html]:
+    """The elements of a line chart, WIDTH by HEIGHT."""
     x.span, y.span = (LEFT, WIDTH - RIGHT), (HEIGHT - BOTTOM, TOP)
     parts = _grid(x, y)
     for line in series:
@@ -114,7 +120,7 @@ def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> Html:
                 parts.append(_error_bar(colour, (px, y.at(point.low)), (px, y.at(point.high))))
             parts.append(_dot(colour, px, py, point.tooltip))
         parts += _names(x, y, [point for point in points if point.name])
-    return _drawing(title, parts, [(line.name, line.colour) for line in series] if len(series) > 1 else [])
+    return parts
 
 
 def _path(x: Axis, y: Axis, points: Sequence[tuple[float, float]]) -> str:
