@@ -18,6 +18,7 @@ from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.printing import echo, echo_data, message_line
 from mill.api.secrets import hide, redact_text
 from mill.api.warnings import logger
+from mill.cli.exit import end_process
 from mill.cli.hide_keys import restart_without_keys
 from mill.cli.interrupts import interrupt_on_sigterm
 from mill.cli.output import OutputError, discard_output, open_output
@@ -120,7 +121,10 @@ def main(argv: list[str] | None = None) -> None:
     if argv is None and hide(sys.argv[1:])[1]:
         restart_without_keys(_flags(sys.argv[1:]))
     code = run(sys.argv[1:] if argv is None else argv)
-    sys.exit(TERMINATED if terminated and code == INTERRUPTED else code)
+    code = TERMINATED if terminated and code == INTERRUPTED else code
+    if argv is None and "torch" in sys.modules:
+        end_process(code)
+    sys.exit(code)
 
 
 def _flags(arguments: list[str]) -> set[str]:

@@ -150,7 +150,8 @@ class TransformersCheckpoint(MediaModel):
 
     @cached_property
     def tokens(self) -> Tokens:
-        tokenizer = loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
+        with phase(LOADING):
+            tokenizer = loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
         text_config = self.config.get_text_config()
         return Tokens(
             tokenizer,
