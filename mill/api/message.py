@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,16 @@ class Media:
             return Path(self.source).read_bytes()
         except OSError as error:
             raise DataError(f"cannot read {self.source}: {error.strerror}") from error
+        except ValueError as error:  # a NUL in the path
+            raise DataError(f"cannot read {self.source!r}: {error}") from error
+
+    def unchanged(self) -> bytes | None:
+        """As `encoded`, but refused where a file has another content than when its digest was taken, by which answers are
+        recorded."""
+        raw = self.encoded()
+        if raw is not None and isinstance(self.source, (str, Path, Blob)) and self._digest_of([raw, b""]) != self.digest:
+            raise DataError(f"{self.name} was changed during the run")
+        return raw
 
     @cached_property
     def digest(self) -> str:
@@ -79,7 +89,10 @@ class Media:
         try:
             parts = [self.encoded() or b"", *_decoded_bytes(self.source), self.name.encode() if self.is_url else b""]
         except (DataError, OSError, SyntaxError):  # Pillow opens files lazily, and finds them broken here
-            parts = [b"unreadable", self.name.encode()]
+            parts = [b"unreadable", self.name.encode(errors="replace")]
+        return self._digest_of(parts)
+
+    def _digest_of(self, parts: Sequence[bytes]) -> str:
         hasher = hashlib.blake2b(f"{self.kind}/{self.rate}".encode(), digest_size=16)
         for part in parts:
             hasher.update(hashlib.blake2b(part, digest_size=16).digest())

@@ -157,7 +157,14 @@ class MillModel(ABC):
 
         Called with the first request of every task, before weights load.
         """
-        return None
+        if refused := self._refused_media(request):
+            raise CannotServe(refused)
+
+    def _refused_media(self, request: Request) -> str:
+        """Why a request's images, videos or audio cannot be answered; empty if they can."""
+        kinds = {media.kind for media in request.media} - set(self.capabilities.modalities)
+        takes = ", ".join(sorted(self.capabilities.modalities)) if kinds else ""
+        return f"the request has {' and '.join(sorted(kinds))}; {self.model_name} takes {takes}" if kinds else ""
 
     def warnings(self) -> list[str]:
         """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""
@@ -269,7 +276,10 @@ class MillModel(ABC):
 
     def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         self.token_count = None
-        for request, response in self._stream(kind, requests):
+        refused = {id(request): error for request in requests if (error := self._refused_media(request))}
+        yield from ((request, Response(error=refused[id(request)])) for request in requests if id(request) in refused)
+        served = [request for request in requests if id(request) not in refused] if refused else requests
+        for request, response in self._stream(kind, served) if served else ():
             if self.canary is None and not response.failed:
                 self.canary = request
             yield request, response

@@ -16,6 +16,7 @@ import click
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.printing import echo, echo_data, message_line
+from mill.api.ranks import world_size
 from mill.api.secrets import hide, redact_text
 from mill.api.warnings import logger
 from mill.cli.exit import end_process
@@ -122,7 +123,7 @@ def main(argv: list[str] | None = None) -> None:
         restart_without_keys(_flags(sys.argv[1:]))
     code = run(sys.argv[1:] if argv is None else argv)
     code = TERMINATED if terminated and code == INTERRUPTED else code
-    if argv is None and "torch" in sys.modules:
+    if argv is None and "torch" in sys.modules and world_size() == 1:  # the ranks' store ends with the process that has it
         end_process(code)
     sys.exit(code)
 

@@ -75,6 +75,7 @@ class TimmModel(VisionModel):
         return int(published.num_classes if published else self.model.num_classes)
 
     def check(self, request: Request) -> None:
+        super().check(request)
         if len(request.labels) != self.head_size:
             raise CannotServe(
                 f"the head of {self.path} has {self.head_size} classes, the task has {len(request.labels)} labels: "

@@ -74,6 +74,7 @@ def _estimate_line(run: Run, expected: RunEstimate) -> str:
     first = ", of dialogs the first round alone" if any(plan.task.multi_round for plan in run.plans) else ""
     first += ", of the first part of the samples" if run.stages is not None else ""
     judge = ", without the judge" if run.judging is not None else ""
+    first += ", without the tokens of images, video and audio" if expected.without_media else ""
     return f"estimate for {run.model.model_name}: {prompt} and {output}, {cost}, {seconds}{source}{first}{judge}"
 
 

@@ -38,6 +38,7 @@ def timing_lines(session: SessionEntry, sessions: Sequence[SessionEntry]) -> lis
     if session.computed_tokens and requested >= session.computed_tokens:
         saved = f"{1 - session.computed_tokens / requested:.0%} saved by sharing prefixes"
         lines.append(f"{session.computed_tokens:,} tokens computed of {requested:,} in all requests: {saved}")
+    lines += [f"{stage}: {path}" for stage, path in session.paths.items()]
     rate = _rate(session)
     if rate is not None and session.device is not None:
         device = f"{session.device.name} in {session.device.dtype}"

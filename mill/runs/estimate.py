@@ -37,6 +37,8 @@ class RunEstimate:
     usage: TokenUsage
     exact_prompt: bool
     """Whether the tokenizer counted the prompts."""
+    without_media: bool
+    """Whether images, videos and audio are not in the estimate."""
     seconds: float | None
     cost: float | None
     rates: EarlierRates | None
@@ -59,6 +61,7 @@ def estimate(run: Run, todo: Sequence[Request], counted: int | None, samples: in
     return RunEstimate(
         usage,
         exact_prompt=counted is not None,
+        without_media=counted is None and rates is None and any(request.media for request in todo),
         seconds=None if rates is None else rates.seconds * len(todo),
         cost=None if price is None else price.most(usage),
         rates=rates,

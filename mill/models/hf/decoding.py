@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.reasoning import tags_of
 from mill.api.response import Response
-from mill.models.prefix.sampling import sampling_steps
+from mill.models.prefix.sampling import NOT_NUMBERS, sampling_steps
 from mill.models.tokens.generated import TokenLogprobs, decoded_response
 from mill.models.tokens.reasoning import StopDetector
 from mill.models.tokens.stops import split_stops
@@ -60,7 +60,8 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
         pad_token_id=end_ids[0] if end_ids else 0,
     )
     recorder = LogprobRecorder(options["logprobs"]) if "logprobs" in options else None
-    steps = [*([recorder] if recorder else []), *sampling_steps(options, prompts)]
+    checked = NumberCheck(len(prompts))
+    steps = [checked, *([recorder] if recorder else []), *sampling_steps(options, prompts)]
     stopping = StopStrings(tokenizer, stops, prompts, prompt_length)
     with torch.inference_mode():
         out = model.generate(
@@ -72,10 +73,28 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
         )
     answers = [ids[: stopping.lengths[row]] for row, ids in enumerate(out[:, prompt_length:].tolist())]
     logprobs = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
+    broken = checked.broken()
     return [
-        decoded_response(tokenizer, prompt, ids, end_ids, stops, of_answer)
-        for prompt, ids, of_answer in zip(prompts, answers, logprobs, strict=True)
+        Response(error=NOT_NUMBERS) if failed else decoded_response(tokenizer, prompt, ids, end_ids, stops, of_answer)
+        for prompt, ids, of_answer, failed in zip(prompts, answers, logprobs, broken, strict=True)
     ]
+
+
+class NumberCheck:
+    """A logits processor that changes nothing and finds the rows with NaN: those are no answers."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._found: torch.Tensor | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        found = scores.isnan().any(dim=-1)
+        self._found = found if self._found is None else self._found | found
+        return scores
+
+    def broken(self) -> list[bool]:
+        found: list[bool] = [False] * self._rows if self._found is None else self._found.tolist()
+        return found
 
 
 class LogprobRecorder:
@@ -119,7 +138,7 @@ class StopStrings:
         ]
         self.done: torch.Tensor | None = None
         self.lengths: list[int | None] = [None] * len(prompts)
-        """How many tokens each row had when it was ended; padding follows while others go on."""
+        """How many tokens each row had when it was ended; padding follows while others continue."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         import torch

@@ -13,7 +13,14 @@ from mill.api.validate import read_file
 from mill.models.tokens.tokenizer import Tokens
 
 _UNCHANGED = {"TokenizersBackend", "PreTrainedTokenizerFast"}
-_CHANGES = ("add_bos_token", "add_eos_token", "add_prefix_space", "fix_mistral_regex", "auto_map")  # of what the file says
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_LISTED = ("extra_special_tokens", "additional_special_tokens")
+_HARMLESS = {
+    *("tokenizer_class", "backend", "is_local", "local_files_only", "model_max_length", "name_or_path", "chat_template"),
+    *("padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces", "added_tokens_decoder"),
+    *("special_tokens_map_file", "response_schema", *_NAMED, *_LISTED),
+}
+"""Settings that change no ids, or whose tokens are looked up in the file."""
 
 
 class FileTokenizer:
@@ -56,23 +63,33 @@ def _read(folder: Path, settings: dict[str, Any], config: dict[str, Any], most: 
 
     text_config = config.get("text_config") or config
     positions = text_config.get("max_position_embeddings")
-    if settings.get("tokenizer_class") not in _UNCHANGED or any(settings.get(name) is not None for name in _CHANGES):
+    others = {name for name, value in settings.items() if value is not None} - _HARMLESS
+    if settings.get("tokenizer_class") not in _UNCHANGED or others or (folder / "added_tokens.json").exists():
         return None
     if not isinstance(positions, int) or "auto_map" in config or "vision_config" in config:
         return None
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    added = [token.get("content") for token in (settings.get("added_tokens_decoder") or {}).values()]
-    named = [_content(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")]
-    if any(token is not None and tokenizer.token_to_id(token) is None for token in [*added, *named]):
+    special = folder / "special_tokens_map.json"
+    mapped = read_file(special, dict[str, Any], ModelError) if special.exists() else {}
+    if any(tokenizer.token_to_id(token) is None for token in [*_tokens(settings), *_tokens(mapped)]):
         return None  # which transformers would add
     return Tokens(
-        FileTokenizer(tokenizer, bos=named[0], eos=named[1]),
+        FileTokenizer(tokenizer, bos=_content(settings.get("bos_token")), eos=_content(settings.get("eos_token"))),
         window=min(most, positions),
         add_bos=add_bos,
         model_type=str(text_config.get("model_type", "")),
     )
+
+
+def _tokens(settings: dict[str, Any]) -> list[str]:
+    """All tokens that settings name."""
+    listed = [settings.get(name) or () for name in _LISTED]
+    several = [token for tokens in listed for token in (tokens.values() if isinstance(tokens, dict) else tokens)]
+    decoder = (settings.get("added_tokens_decoder") or {}).values()
+    found = [*(settings.get(name) for name in _NAMED), *several, *decoder]
+    return [content for token in found if (content := _content(token)) is not None]
 
 
 def _content(token: Any) -> str | None:

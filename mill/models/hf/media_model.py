@@ -10,6 +10,7 @@ from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.timing import LOADING, phase
 from mill.models.hf import loading, multimodal
 from mill.models.hf.multimodal import MediaRow
 from mill.models.media.decode import failure
@@ -44,7 +45,8 @@ class MediaModel(TokenModel):
 
     @cached_property
     def processor(self) -> Any:
-        return loading.load_processor(self.source, trust_remote_code=self.trust_remote_code)
+        with phase(LOADING):
+            return loading.load_processor(self.source, trust_remote_code=self.trust_remote_code)
 
     @cached_property
     def media(self) -> multimodal.MediaInputs:
@@ -62,11 +64,18 @@ class MediaModel(TokenModel):
         return set(self.modalities)
 
     def _split_media(self, requests: Sequence[Request], texts: Stream, media: Stream) -> Iterator[Completed]:
-        """Requests of text alone need no processor."""
-        for stream, has_media in ((texts, False), (media, True)):
-            part = [request for request in requests if bool(request.media) is has_media]
-            if part:
-                yield from stream(part)
+        """Requests of text alone need no processor. Placeholders that do not fit its media are a request's error."""
+        without = [request for request in requests if not request.media]
+        if without:
+            yield from texts(without)
+        shown = []
+        for request in requests:
+            if request.media and (error := self.media.misplaced(request)):
+                yield request, Response(error=error)
+            elif request.media:
+                shown.append(request)
+        if shown:
+            yield from media(shown)
 
     def _stream_media(self, kind: str, rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits) -> Iterator[Completed]:
         """Rows in batches, their media decoded in advance, once for rows with the same ones that follow each other.

@@ -11,6 +11,7 @@ from mill.api.model import options_text
 from mill.api.progress import TokenCount
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
+from mill.api.timing import DECODING, FORWARD, phase
 from mill.models import memory
 from mill.models.hf import decoding, logprobs
 from mill.models.hf.checkpoint import TransformersCheckpoint
@@ -60,7 +61,8 @@ class TransformersModel(TransformersCheckpoint):
         """Scores with tokens and distributions, padded: they are requested to find differences, not to save time."""
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
+            with phase(FORWARD):
+                return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
 
         def units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
             return [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
@@ -87,7 +89,8 @@ class TransformersModel(TransformersCheckpoint):
                 yield from zip(row.requests, responses, strict=True)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            scored = padded_scoring.score_rows(self.model, [unit.data for unit in batch])
+            with phase(FORWARD):
+                scored = padded_scoring.score_rows(self.model, [unit.data for unit in batch])
             count.computed += sum(unit.cost for unit in batch)
             return scored
 
@@ -127,7 +130,10 @@ class TransformersModel(TransformersCheckpoint):
         """Packed, an image once for all of its requests, where the model allows it; the others in padded batches."""
 
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-            return self.media.score(self.model, rows, decoded)
+            with phase(FORWARD):
+                scored = self.media.score(self.model, rows, decoded)
+            count.computed += sum((one[0].prompt_tokens or 0) + row.tail for row, one in zip(rows, scored, strict=True))
+            return scored
 
         left: list[MediaRow] = []
         self.token_count = count = TokenCount()
@@ -151,7 +157,9 @@ class TransformersModel(TransformersCheckpoint):
         self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            return [[answer] for answer in padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)]
+            with phase(FORWARD):
+                answers = padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)
+            return [[answer] for answer in answers]
 
         return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
 
@@ -170,7 +178,8 @@ class TransformersModel(TransformersCheckpoint):
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
+            with phase(DECODING):
+                answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
             return [[answer] for answer in answers]
 
         for group in groups.values():
@@ -178,7 +187,8 @@ class TransformersModel(TransformersCheckpoint):
 
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-            return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
+            with phase(DECODING):
+                return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
         left: list[MediaRow] = []
         rows = [MediaRow(request, self.media.rendered(request)) for request in requests]

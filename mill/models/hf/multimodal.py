@@ -83,6 +83,20 @@ class MediaInputs:
         parts = [part for turn in turns for part in turn.parts]
         return "".join(part if isinstance(part, str) else self._placeholder(part) for part in parts)
 
+    def misplaced(self, request: Request) -> str:
+        """How the placeholders of a request do not fit its media; empty if they do."""
+        text = self.rendered(request)
+        for kind in MEDIA_KINDS:
+            count = sum(media.kind == kind for media in request.media)
+            token = getattr(self.processor, f"{kind}_token", None)
+            found = (text + request.continuation).count(token) if token else 0
+            if found and found != count:
+                return f"the prompt has the placeholder {token} {found} times for {count} media of the kind {kind}"
+            # A template may have other placeholders than the processor: then it shows what it shows.
+            if count and not found and text == self.rendered(replace(request, context=_without(request, kind))):
+                return f"the chat template leaves out the {kind} of the prompt"
+        return ""
+
     def _placeholder(self, media: Media) -> str:
         token = getattr(self.processor, f"{media.kind}_token", None)
         if token is None:
@@ -222,6 +236,15 @@ class MediaInputs:
 
 class ContextTooSmall(RuntimeError):
     """A batch in which a request does not fit the context."""
+
+
+def _without(request: Request, kind: str) -> tuple[Message, ...]:
+    """The messages of a request without media of this kind."""
+    turns = (Message("user", request.context),) if isinstance(request.context, str) else request.context
+    return tuple(
+        replace(turn, content=tuple(part for part in turn.parts if isinstance(part, str) or part.kind != kind))
+        for turn in turns
+    )
 
 
 def media_unit(row: MediaRow, cost: int) -> Unit:

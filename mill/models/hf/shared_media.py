@@ -160,7 +160,8 @@ class SharedMedia:
         if self.media.ids_after(ids[-1], [one.text for one in parts]) != [one.ids for one in parts]:
             raise DataError("the processor changes the text after its media")
         rows = [_Embedded(one.row, [*ids, *one.ids], prefix) for one in parts]
-        if (shape := shortest.row.shape) not in self._probed:
+        fits = min(len(one.ids) for one in rows) <= self.media.tokens.window
+        if fits and (shape := shortest.row.shape) not in self._probed:
             with phase(PROBING):
                 if difference := self._difference(min(rows, key=lambda one: len(one.ids)), decoded):
                     raise Unsupported(difference)

@@ -220,7 +220,7 @@ def _wav(media: Media) -> bytes:
 
 def _bytes(media: Media) -> bytes:
     if not media.is_url:
-        raw = media.encoded()
+        raw = media.unchanged()
         if raw is None:
             raise DataError(f"a {type(media.source).__name__} is no {media.kind}")
         return raw

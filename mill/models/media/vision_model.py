@@ -13,6 +13,7 @@ from mill.api.message import IMAGE, Media
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.api.timing import FORWARD, phase
 from mill.models import memory
 from mill.models.media.decode import failure, load_image
 from mill.models.media.prefetch import Prefetch
@@ -95,7 +96,8 @@ class VisionModel(MillModel):
         readable = [(unit, image) for unit, image in zip(batch, images, strict=True) if not isinstance(image, Exception)]
         scored: list[list[Response]] = []
         if readable:
-            scored = self._answer_batch([unit.requests for unit, _ in readable], [image for _, image in readable])
+            with phase(FORWARD):
+                scored = self._answer_batch([unit.requests for unit, _ in readable], [image for _, image in readable])
         responses = iter(scored)
         return [
             [failure(image)] * len(unit.requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 
 
+NOT_NUMBERS = "the scores of the next token are not numbers (NaN)"
+
+
 class Sampler:
     """The decoding options of one sequence: sampling, random generator, stop strings."""
 
@@ -27,6 +31,7 @@ class Sampler:
         self.count: int | None = options.get("logprobs")
         self.steps = sampling_steps(options, [prompt])
         self.logprobs: list[TokenLogprobs] = []
+        self.broken = False
         self.stop_detector = StopDetector(tokenizer, self.stops, tags_of(prompt.request), opened=prompt.opened)
 
     def sample(self, logits: torch.Tensor, seen: Sequence[int]) -> int:
@@ -52,19 +57,23 @@ class Sampler:
         return not self.steps and self.count is None
 
     def ends(self, generated: Sequence[int]) -> bool:
-        """Whether the last token completes the answer."""
-        return generated[-1] in self.end_ids or self.stop_detector.found(generated)
+        """Whether the last token completes the answer, or there can be none."""
+        return self.broken or generated[-1] in self.end_ids or self.stop_detector.found(generated)
 
     def response(self, generated: list[int]) -> Response:
+        if self.broken:
+            return Response(error=NOT_NUMBERS)
         logprobs = self.logprobs if self.count is not None else None
         return decoded_response(self.tokenizer, self.prompt, generated, self.end_ids, self.stops, logprobs)
 
 
 def sample_all(samplers: Sequence[Sampler], logits: torch.Tensor, seen: Sequence[Sequence[int]]) -> list[int]:
     """One token for each sequence; the argmax of all greedy ones is taken at once."""
-    best: list[int] = logits.argmax(dim=-1).tolist()
+    largest, best = (column.tolist() for column in logits.max(dim=-1))  # NaN is the largest
+    for sampler, value in zip(samplers, largest, strict=True):
+        sampler.broken = math.isnan(value)
     return [
-        token if sampler.plain else sampler.sample(row, before)
+        token if sampler.plain or sampler.broken else sampler.sample(row, before)
         for sampler, row, token, before in zip(samplers, logits, best, seen, strict=True)
     ]
 

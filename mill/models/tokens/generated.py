@@ -34,7 +34,8 @@ def decoded_response(
         reasoning=found.reasoning,
         tool_calls=found.tool_calls,
         reasoning_tokens=reasoning_tokens(tokenizer, answer, tags) if tags and found.reasoning is not None else None,
-        finish_reason="stop" if ends or found.stopped else "length",
+        # A stop string may be part of a special token's name, which the text does not have.
+        finish_reason="stop" if ends or found.stopped or len(ids) < prompt.max_new_tokens else "length",
         tokens=None if logprobs is None else as_tokens(tokenizer, answer, logprobs),
         prompt_tokens=prompt.length,
         output_tokens=len(answer) + bool(ends),

@@ -94,7 +94,10 @@ class Tokens:
         return [ids_by_text[text] for text in texts]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
-        ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        try:
+            ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        except Exception as error:  # a vocabulary may not fit the tokenizer's class
+            raise ModelError(f"the tokenizer of this model cannot tokenize: {describe(error)}") from error
         return ids
 
     def _with_bos(self, ids: list[int]) -> list[int]:

@@ -77,6 +77,30 @@ def add_another_token(folder: Path) -> None:
     change(folder / "tokenizer_config.json", added_tokens_decoder={"900": {"content": "<new>"}})
 
 
+def add_special_tokens(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", extra_special_tokens={"image_token": "<new>"})
+
+
+def list_special_tokens(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", additional_special_tokens=["<new>"])
+
+
+def map_special_tokens(folder: Path) -> None:
+    (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "<new>"}}))
+
+
+def add_tokens_file(folder: Path) -> None:
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": 900}))
+
+
+def split_special_tokens(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", split_special_tokens=True)
+
+
+def set_something_new(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", what_a_later_version_may_have=1)
+
+
 def remove_positions(folder: Path) -> None:
     change(folder / "config.json", max_position_embeddings=None)
 
@@ -95,7 +119,21 @@ def change(file: Path, **values: Any) -> None:
 
 @pytest.mark.parametrize(
     "edit",
-    [set_class, add_prefix_space, name_another_token, add_another_token, remove_positions, need_code, damage],
+    [
+        set_class,
+        add_prefix_space,
+        name_another_token,
+        add_another_token,
+        add_special_tokens,
+        list_special_tokens,
+        map_special_tokens,
+        add_tokens_file,
+        split_special_tokens,
+        set_something_new,
+        remove_positions,
+        need_code,
+        damage,
+    ],
     ids=lambda edit: edit.__name__,
 )
 def test_a_tokenizer_that_transformers_would_change_is_left_to_it(
@@ -109,7 +147,7 @@ def test_a_tokenizer_that_transformers_would_change_is_left_to_it(
 
 def test_truncation_and_padding_of_the_file_have_no_effect(tiny_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
+    padding: dict[str, Any] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None}
     padding |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<s>"}
     truncation = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
     change(folder / "tokenizer.json", truncation=truncation, padding=padding)

@@ -438,3 +438,21 @@ def test_the_tokens_of_an_answer_that_a_stop_string_ends_do_not_depend_on_its_ba
     alone = [model.generate_until([request])[0] for request in requests]
     assert [(one.text, one.output_tokens) for one in together] == [(one.text, one.output_tokens) for one in alone]
     assert {one.finish_reason for one in together} == {"stop", "length"}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"logprobs": 2}])
+def test_logits_that_are_not_numbers_are_no_answer(
+    tiny_model: Path, tmp_path: Path, exact: bool, options: dict[str, Any]
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "broken"))
+    weights = load_file(folder / "model.safetensors")
+    weights[next(name for name in weights if "embed_tokens" in name)][7] = math.nan  # of one token of the vocabulary
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model = hf(folder, exact=exact)
+    token = model.tokens.tokenizer.decode([7])
+    with_token, without = model.generate_until(prompts(f"the {token}", "the quick", max_gen_toks=3, **options))
+    assert "not numbers" in (with_token.error or "") and with_token.text is None
+    assert without.error is None or "not numbers" in without.error  # where the head has that weight, too

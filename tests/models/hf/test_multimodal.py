@@ -46,6 +46,7 @@ from tests.models.hf.plain_multimodal import (
     scored,
     small_networks,
 )
+from tests.test_docs import code_blocks
 
 MODALITIES = {
     "qwen3_vl": {"text", "image", "video"},
@@ -648,3 +649,101 @@ def test_input_tokens_are_counted_with_the_text_around_media_or_not_reported(zoo
     tokenizer = zoo.plain(name).processor.tokenizer
     texts = [zoo.plain(name).text(*parts) + " a cat" for parts in cases(name)]  # a placeholder for each image
     assert counted is None or counted >= sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+
+
+def test_media_that_the_model_does_not_take_are_refused(zoo: Zoo) -> None:
+    model, plain = zoo.open("llava"), zoo.plain("llava")
+    several = [(VIDEOS[0], "what ?"), (IMAGES[0], "it is"), (IMAGES[0], VIDEOS[0], "yes ?")]
+    refused = "the request has video; llava takes image, text"
+    with pytest.raises(CannotServe, match=refused):
+        model.check(scored(several[0], " a cat"))
+    for answers in (
+        model.loglikelihood([scored(parts, " a cat") for parts in several]),
+        model.generate_until([asked(parts) for parts in several]),
+    ):
+        assert [answer.error for answer in answers] == [refused, None, refused]
+    assert model.generate_until([asked(several[1])])[0].text == plain.answer(several[1])
+
+
+def test_media_that_the_chat_template_leaves_out_are_errors_of_their_requests(zoo: Zoo, tmp_path: Path) -> None:
+    folder = zoo.copy("llava", tmp_path / "llava")
+    shown = "{% for c in m['content'] %}{{ c['text'] }}{% endfor %}"
+    several = [(IMAGES[0], "it is"), (IMAGES[0], IMAGES[1], "it is")]
+    placed = "the prompt has the placeholder <image> 1 times for 2 media of the kind image"
+    left_out = "the chat template leaves out the image of the prompt"
+    for start, errors in (("<image>", [None, placed]), ("", [left_out, left_out])):
+        (folder / "chat_template.jinja").write_text(f"{{% for m in messages %}}{start}{shown}{{% endfor %}}")
+        model = opened(folder)
+        for answers in (
+            model.loglikelihood([scored(parts, " a cat") for parts in several]),
+            model.generate_until([asked(parts) for parts in several]),
+        ):
+            assert [answer.error for answer in answers] == errors
+
+
+def test_a_task_of_a_file_asks_about_an_image(
+    zoo: Zoo, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The example of the documentation; also without its `modalities`."""
+    monkeypatch.chdir(tmp_path)
+    IMAGES[0].save("photo.jpg")
+    (code,) = (block for block in code_blocks("docs/tasks.md", "python") if "photo.jpg" in block)
+    Path("photo.py").write_text(code)
+    spec = f"hf[path={zoo.folder('llava')},dtype=float32,device_map=cpu]"
+    assert run(["eval", spec, "photo", "--task_paths", "photo.py", "--output_dir", "out"]) == 0
+    (file,) = Path("out").rglob("samples/*.jsonl")
+    samples = [json.loads(line) for line in file.read_text().splitlines()]
+    for sample in samples:
+        parts = (Image.open("photo.jpg"), sample["doc"]["question"])
+        wanted = [zoo.plain("llava").score(parts, choice)[0] for choice in sample["choices"]]
+        assert sample["choice_logprobs"] == pytest.approx(wanted, abs=1e-4)
+    Path("plain.py").write_text(code.replace("modalities = ", "others = ").replace('"photo"', '"plain"'))
+    capsys.readouterr()
+    spec = f"hf[path={tiny_model},dtype=float32,device_map=cpu]"
+    assert run(["eval", spec, "plain", "--task_paths", "plain.py", "--output_dir", "out"]) == 2
+    assert "the request has image;" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "token"), [("llava", "<image>"), ("qwen2_vl", "<|image_pad|>"), ("qwen2_vl", "<|video_pad|>")]
+)
+def test_a_text_that_spells_a_placeholder_has_the_same_error_in_any_company(zoo: Zoo, name: str, token: str) -> None:
+    spelled = [(IMAGES[0], f"what {token} is it ?"), (f"{token} what", IMAGES[0], "is it ?")]
+    others = [(IMAGES[0], f"{question} {number}") for question in QUESTIONS for number in range(3)]
+    for model in (zoo.open(name), zoo.open(name, exact="true")):
+        for company in ([], others):
+            answers = model.loglikelihood([scored(parts, " a cat") for parts in [*spelled, *company]])
+            for answer in answers[:2]:
+                assert answer.error is not None and f"the placeholder {token}" in answer.error
+            assert [answer.error for answer in answers[2:]] == [None] * len(company)
+    (answer,) = zoo.open(name).loglikelihood([scored((IMAGES[0], "it is"), f" {token}")])
+    assert answer.error is not None and f"the placeholder {token}" in answer.error
+
+
+def test_requests_that_are_all_too_long_say_nothing_about_the_model(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
+    model = opened(zoo.folder("llava"), max_context_length=48)
+    long = [(IMAGES[0], " ".join(["the lazy dog"] * count)) for count in (12, 14)]
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in long])
+    assert all("never truncated" in (answer.error or "") for answer in answers)
+    (short,) = model.loglikelihood([scored((IMAGES[0], "it is"), " a cat")])
+    assert_scores([short], [zoo.plain("llava").score((IMAGES[0], "it is"), " a cat")])
+    assert "do not share prefixes" not in caplog.text
+
+
+def test_an_image_that_changes_during_a_run_is_an_error(zoo: Zoo, tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    IMAGES[0].save(file)
+    before = scored((Media(IMAGE, file), "it is"), " a cat")
+    (score,) = zoo.open("llava").loglikelihood([before])
+    assert before.key and score.error is None
+    IMAGES[1].save(file)
+    (changed,) = zoo.open("llava").loglikelihood([before])
+    assert changed.error == f"{file} was changed during the run"
+    (other,) = zoo.open("llava").loglikelihood([scored((Media(IMAGE, file), "it is"), " a cat")])
+    assert other.error is None and other.score != score.score
+
+
+def test_a_path_with_a_null_character_is_an_error_of_its_request(zoo: Zoo) -> None:
+    several = [(Media(IMAGE, "a\0b.png"), "it is"), (IMAGES[0], "it is")]
+    bad, good = zoo.open("llava").loglikelihood([scored(parts, " a cat") for parts in several])
+    assert "cannot read 'a\\x00b.png'" in (bad.error or "") and good.error is None
