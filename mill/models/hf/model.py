@@ -136,6 +136,7 @@ class TransformersModel(TransformersCheckpoint):
             return scored
 
         left: list[MediaRow] = []
+        self._starts(requests)
         self.token_count = count = TokenCount()
         shared = self.shared_media.score(
             self.media.rows(requests), batch_size=self.batch_size, healthy=self.canary is not None, count=count
@@ -167,6 +168,7 @@ class TransformersModel(TransformersCheckpoint):
         """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
         groups: dict[str, list[Unit]] = {}
         prompts, healthy = self.tokens.prompts(requests), self.canary is not None
+        self._starts(requests)
         for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
             if isinstance(outcome, NotShared):
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
@@ -191,6 +193,7 @@ class TransformersModel(TransformersCheckpoint):
                 return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
 
         left: list[MediaRow] = []
+        self._starts(requests)
         rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
         for row, outcome in self.shared_media.decode(rows, batch_size=self.batch_size, healthy=self.canary is not None):
             if isinstance(outcome, NotShared):
