@@ -115,7 +115,7 @@ def questions(images: int, each: int) -> list[tuple[Image.Image, str, list[str]]
 
 
 class Plain:
-    """Transformers by hand: the answers of a question in one padded batch."""
+    """Transformers alone: the answers of a question in one padded batch."""
 
     def __init__(self, folder: Path, device: str) -> None:
         from transformers import AutoModelForImageTextToText, AutoProcessor

@@ -25,6 +25,12 @@ LLAVA_TEMPLATE = (
     "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' ' }}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
+LLAVA_PROCESSOR: dict[str, Any] = {
+    "patch_size": 8,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+    "chat_template": LLAVA_TEMPLATE,
+}
 IDEFICS3_TEMPLATE = (
     "<s>{% for message in messages %}{{ message['role'].capitalize() }}"
     "{% if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
@@ -59,14 +65,7 @@ def make_llava(folder: Path, **language: Any) -> Path:
 
     tokenizer = make_tokenizer(["<image>"], bos=True)
     image_processor = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
-    processor = LlavaProcessor(
-        image_processor,
-        tokenizer,
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=LLAVA_TEMPLATE,
-    )
+    processor = LlavaProcessor(image_processor, tokenizer, **LLAVA_PROCESSOR)
     tower = CLIPVisionConfig(**_tower(), image_size=32, patch_size=8, projection_dim=16)
     config = LlavaConfig(
         vision_config=tower,
@@ -91,14 +90,7 @@ def make_llava_next(folder: Path) -> Path:
     image_processor = LlavaNextImageProcessor(
         size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=grids
     )
-    processor = LlavaNextProcessor(
-        image_processor,
-        tokenizer,
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        num_additional_image_tokens=1,
-        chat_template=LLAVA_TEMPLATE,
-    )
+    processor = LlavaNextProcessor(image_processor, tokenizer, **LLAVA_PROCESSOR)
     config = LlavaNextConfig(
         vision_config=CLIPVisionConfig(**_tower(), image_size=32, patch_size=8, projection_dim=16),
         text_config=_llama(tokenizer),

@@ -162,9 +162,12 @@ class MillModel(ABC):
 
     def _refused_media(self, request: Request) -> str:
         """Why a request's images, videos or audio cannot be answered; empty if they can."""
-        kinds = {media.kind for media in request.media} - set(self.capabilities.modalities)
-        takes = ", ".join(sorted(self.capabilities.modalities)) if kinds else ""
-        return f"the request has {' and '.join(sorted(kinds))}; {self.model_name} takes {takes}" if kinds else ""
+        media = request.media
+        if not media:
+            return ""
+        takes = set(self.capabilities.modalities)
+        kinds = sorted({one.kind for one in media} - takes)
+        return f"the request has {' and '.join(kinds)}; {self.model_name} takes {', '.join(sorted(takes))}" if kinds else ""
 
     def warnings(self) -> list[str]:
         """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""

@@ -1,4 +1,4 @@
-"""A tokenizer straight from its file: importing transformers takes seconds, which counting and tokenizing need not wait for.
+"""A tokenizer straight from its file: importing transformers takes seconds, for which counting tokens need not wait.
 
 Only for tokenizers that transformers reads from the same file without changes; None for all others.
 """

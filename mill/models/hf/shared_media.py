@@ -46,10 +46,6 @@ class _Embedded:
     ids: list[int]
     prefix: EmbeddedPrefix
 
-    @property
-    def keys(self) -> list[int]:
-        return [*self.prefix.keys, *self.ids[self.prefix.length :]]
-
 
 Outcome = tuple[MediaRow, list[Response] | NotShared]
 
@@ -160,17 +156,16 @@ class SharedMedia:
         if self.media.ids_after(ids[-1], [one.text for one in parts]) != [one.ids for one in parts]:
             raise DataError("the processor changes the text after its media")
         rows = [_Embedded(one.row, [*ids, *one.ids], prefix) for one in parts]
-        fits = min(len(one.ids) for one in rows) <= self.media.tokens.window
-        if fits and (shape := shortest.row.shape) not in self._probed:
+        first, shape = rows[parts.index(shortest)], shortest.row.shape
+        if shape not in self._probed and len(first.ids) <= self.media.tokens.window:
             with phase(PROBING):
-                if difference := self._difference(min(rows, key=lambda one: len(one.ids)), decoded):
+                if difference := self._difference(first, decoded):
                     raise Unsupported(difference)
             self._probed.add(shape)
         return rows
 
     def _fitting(self, one: _Embedded) -> _Embedded | Outcome:
-        options = one.row.request.options
-        needed = len(one.ids) + (0 if one.row.spans else int(options["max_gen_toks"]))
+        needed = len(one.ids) + (0 if one.row.spans else int(one.row.request.options["max_gen_toks"]))
         if needed <= self.media.tokens.window:
             return one
         return one.row, [Response(error=self.media.too_long(needed))] * max(1, len(one.row.spans))
@@ -187,7 +182,6 @@ class SharedMedia:
 
 def _scored(one: _Embedded) -> Row:
     """A row with its spans: after its last token, or at its last `tail` tokens, the last of which is no input."""
-    row, length = one.row, len(one.ids)
-    start = length - 1 - row.tail
-    keys = one.keys[:-1] if row.tail else one.keys
-    return Row(keys, [Span(start, span) for span in row.spans], row.requests, one.prefix)
+    row, keys = one.row, one.prefix.keys_of(one.ids)
+    start = len(keys) - 1 - row.tail
+    return Row(keys[:-1] if row.tail else keys, [Span(start, span) for span in row.spans], row.requests, one.prefix)

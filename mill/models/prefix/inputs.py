@@ -52,7 +52,7 @@ def _embedded_inputs(model: Any, pack: PackLayout) -> dict[str, torch.Tensor]:
         assert segment.prefix is not None
         positions.append(segment.prefix.positions_of(segment.start, segment.end))
     position_ids = on_device(torch.cat(positions, dim=1), model.device)
-    return {"inputs_embeds": embeddings[None], "position_ids": by_axis(position_ids)}
+    return {"inputs_embeds": embeddings[None], "position_ids": _by_axis(position_ids)}
 
 
 def _covered(pack: PackLayout) -> Iterator[tuple[int, EmbeddedPrefix, int, int]]:
@@ -91,6 +91,6 @@ def _adding(model: Any, pack: PackLayout) -> Iterator[None]:
         hook.remove()
 
 
-def by_axis(positions: torch.Tensor) -> torch.Tensor:
+def _by_axis(positions: torch.Tensor) -> torch.Tensor:
     """Positions of one row as models take them: (1, tokens), or (axes, 1, tokens)."""
     return positions if len(positions) == 1 else positions[:, None]

@@ -33,6 +33,10 @@ class EmbeddedPrefix:
     def length(self) -> int:
         return len(self.keys)
 
+    def keys_of(self, ids: list[int]) -> list[int]:
+        """The keys of an input that begins with this prefix."""
+        return [*self.keys, *ids[self.length :]]
+
     def positions_of(self, start: int, end: int) -> torch.Tensor:
         """The positions of tokens [start, end) of an input that begins with this prefix."""
         import torch

@@ -47,7 +47,7 @@ class Prompt:
     @property
     def keys(self) -> list[int]:
         """What prompts are compared by: ids, or the keys of embeddings."""
-        return self.ids if self.prefix is None else [*self.prefix.keys, *self.ids[self.prefix.length :]]
+        return self.ids if self.prefix is None else self.prefix.keys_of(self.ids)
 
     @property
     def shift(self) -> int:
