@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from mill.models.tokens.tokenizer import Prompt
 if TYPE_CHECKING:
     import torch
 
+SPARE = 4  # slots are packed again when this share of them has complete sequences
 REFILL = 8  # new sequences enter when this share of the slots is free, so that their prompts are computed together
 
 
@@ -41,6 +42,7 @@ class ActiveSequence:
     sampler: Sampler
     generated: list[int] = field(default_factory=list)
     started: float = 0.0
+    complete: bool = False
 
     @property
     def length(self) -> int:
@@ -67,6 +69,16 @@ class ActiveSequence:
         return self.length + self.prompt.max_new_tokens
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step that was launched: `read` gives the token of each of its sequences. `ahead` is how many may be launched before
+    it is read."""
+
+    sequences: list[ActiveSequence]
+    read: Callable[[], list[int]]
+    ahead: int = 0
+
+
 class ContinuousDecoder:
     """Decodes prompts of any options and lengths. `tokens` is the capacity of the KV cache, `pass_tokens` the most tokens
     of one forward pass."""
@@ -89,24 +101,52 @@ class ContinuousDecoder:
         count = min(len(waiting), max(1, self.tokens // capacity), most or len(waiting))
         slots = Slots(count, capacity)
         graphs = StepGraphs(self.model, slots) if self.copies else None
-        active: list[ActiveSequence] = []
+        active: list[ActiveSequence] = []  # by slot; complete ones stay until the slots are packed again
+        steps: deque[Step] = deque()  # launched and not read
         with torch.inference_mode():
             while waiting or active:
-                free = count - len(active)
-                if waiting and free and (free >= max(1, count // REFILL) or not active):
+                if self._repacks(active, waiting, slots, graphs):
+                    while steps:
+                        yield from self._read(steps.popleft())
+                    _pack(active, slots)
+                    free = count - len(active)
                     new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
-                    with phase(FORWARD):
-                        self._fill(new, len(active), slots)
-                    active += new
+                    if new:
+                        with phase(FORWARD):
+                            self._fill(new, len(active), slots)
+                        active += new
+                    if not active:
+                        break
+                    if graphs is not None and not graphs.failure:
+                        graphs.set_inputs(*_inputs(active))
                 with phase(DECODING):
-                    complete = self._sample(active, self._step(active, slots, graphs))
-                for slot in reversed(complete):
-                    done = active[slot]
-                    yield done.prompt, self._finish(done)
-                    last = active.pop()
-                    if last is not done:
-                        slots.move(len(active), slot, last.length)
-                        active[slot] = last
+                    steps.append(step := self._step(active, slots, graphs))
+                while len(steps) > step.ahead:
+                    yield from self._read(steps.popleft())
+
+    def _repacks(
+        self, active: Sequence[ActiveSequence], waiting: Sequence[ActiveSequence], slots: Slots, graphs: StepGraphs | None
+    ) -> bool:
+        """Whether slots of complete sequences are given to others: at once without graphs, where they cost time; else when
+        there are enough of them for new sequences, or for a smaller graph."""
+        complete = sum(one.complete for one in active)
+        free = slots.count - len(active) + complete
+        if waiting and (free >= max(1, slots.count // REFILL) or complete == len(active)):
+            return True
+        return bool(complete) and (graphs is None or complete >= max(1, len(active) // SPARE))
+
+    def _read(self, step: Step) -> Iterator[tuple[Prompt, Response]]:
+        """Add the tokens of a step to its sequences; yields the answers that they complete."""
+        with phase(DECODING):
+            tokens = step.read()
+        for sequence, token in zip(step.sequences, tokens, strict=True):
+            if sequence.complete:
+                continue
+            sequence.generated.append(token)
+            limit = sequence.prompt.max_new_tokens
+            if len(sequence.generated) >= limit or sequence.sampler.ends(sequence.generated):
+                sequence.complete = True
+                yield sequence.prompt, self._finish(sequence)
 
     def _plan(self, prompts: Sequence[Prompt]) -> deque[ActiveSequence]:
         """Sequences in the order of the trie, so that those with a shared prefix are near each other."""
@@ -165,14 +205,27 @@ class ContinuousDecoder:
             if not self.uses[segment]:
                 self.cache.pop(segment, None)
 
-    def _step(self, active: Sequence[ActiveSequence], slots: Slots, graphs: StepGraphs | None) -> torch.Tensor:
+    def _step(self, active: Sequence[ActiveSequence], slots: Slots, graphs: StepGraphs | None) -> Step:
+        """The next token of every active sequence. Where all are the likeliest ones, they stay on the device until the step
+        after this one was launched."""
+        plain = all(sequence.sampler.plain for sequence in active)
+        if graphs is not None and not graphs.failure:
+            if not plain:
+                graphs.set_inputs(*_inputs(active))
+            logits = graphs.step(len(active))
+            if plain and not graphs.failure:
+                return Step(list(active), _to_host(graphs.tokens[: len(active)]), ahead=1)
+        else:
+            logits = self._forward(active, slots)
+        seen = [[*one.prompt.ids, *one.generated] if one.sampler.steps else [] for one in active]
+        tokens = sample_all([sequence.sampler for sequence in active], logits[: len(active)], seen)
+        return Step(list(active), lambda: tokens)
+
+    def _forward(self, active: Sequence[ActiveSequence], slots: Slots) -> torch.Tensor:
         """Logits of the next token of every active sequence."""
         import torch
 
-        ids, positions = [sequence.last for sequence in active], [sequence.position for sequence in active]
-        lengths = [sequence.length + 1 for sequence in active]
-        if graphs is not None and not graphs.failure:
-            return graphs.step(ids, positions, lengths)
+        ids, positions, lengths = _inputs(active)
         users: dict[Segment, list[int]] = {}
         for slot, sequence in enumerate(active):
             for segment in sequence.shared:
@@ -194,22 +247,45 @@ class ContinuousDecoder:
         logits: torch.Tensor = out.logits[0]
         return logits
 
-    def _sample(self, active: Sequence[ActiveSequence], logits: torch.Tensor) -> list[int]:
-        """Choose each sequence's next token; returns the slots of sequences that are complete."""
-        seen = [[*one.prompt.ids, *one.generated] if one.sampler.steps else [] for one in active]
-        tokens = sample_all([sequence.sampler for sequence in active], logits[: len(active)], seen)
-        complete = []
-        for slot, (sequence, token) in enumerate(zip(active, tokens, strict=True)):
-            sequence.generated.append(token)
-            limit = sequence.prompt.max_new_tokens
-            if len(sequence.generated) >= limit or sequence.sampler.ends(sequence.generated):
-                complete.append(slot)
-        return complete
-
     def _finish(self, sequence: ActiveSequence) -> Response:
         self._release(sequence.shared)
         answer = sequence.sampler.response(sequence.generated)
         return replace(answer, seconds=time.perf_counter() - sequence.started)
+
+
+def _inputs(active: Sequence[ActiveSequence]) -> tuple[list[int], list[int], list[int]]:
+    """The last token of each sequence, its position, and the tokens in its slot with it."""
+    return (
+        [sequence.last for sequence in active],
+        [sequence.position for sequence in active],
+        [sequence.length + 1 for sequence in active],
+    )
+
+
+def _pack(active: list[ActiveSequence], slots: Slots) -> None:
+    """Move sequences from the last slots to those of complete ones."""
+    for slot in reversed([slot for slot, sequence in enumerate(active) if sequence.complete]):
+        last = active.pop()
+        if slot < len(active):
+            slots.move(len(active), slot, last.length)
+            active[slot] = last
+
+
+def _to_host(tokens: torch.Tensor) -> Callable[[], list[int]]:
+    """Start the copy of tokens to the host; the result waits for it."""
+    import torch
+
+    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    host.copy_(tokens, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def read() -> list[int]:
+        copied.synchronize()
+        found: list[int] = host.tolist()
+        return found
+
+    return read
 
 
 def _indices(rows: list[int], device: Any) -> torch.Tensor | slice:

@@ -57,6 +57,24 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return out.transpose(0, 1)[None]
 
 
+def attend_slots(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Attention of one token of each sequence, (sequences, heads, size), over its slot of (slots, capacity, heads of keys,
+    size), up to its length. The keys are read once for all query heads that share them."""
+    import torch
+
+    count, heads, size = q.shape
+    _, capacity, groups, _ = keys.shape
+    out = torch.empty_like(q)
+    group = heads // groups
+    kernels()["attend_slots"][(count, groups)](
+        q, keys, values, lengths, out, scale, capacity, groups, size,
+        GROUP=group, ROWS=max(16, _power(group)), SIZE=_power(size), BLOCK=64, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
 def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up, both contiguous."""
     import torch
@@ -76,4 +94,9 @@ def kernels() -> dict[str, Any]:
     """The compiled functions by name. Triton is imported here, as it is only on machines with CUDA."""
     from mill.models.prefix import triton_kernels
 
-    return {"merge": triton_kernels.merge, "rotate": triton_kernels.rotate, "gate": triton_kernels.gate}
+    return {
+        "merge": triton_kernels.merge,
+        "rotate": triton_kernels.rotate,
+        "gate": triton_kernels.gate,
+        "attend_slots": triton_kernels.attend_slots,
+    }

@@ -17,7 +17,11 @@ WARM_UPS = 2
 
 
 class StepGraphs:
-    """One graph for each power of two of sequences, captured at first use. If that fails, `failure` says why."""
+    """One graph for each power of two of sequences, captured at first use. If that fails, `failure` says why.
+
+    A graph ends with the likeliest tokens as the inputs of the next step, so that steps can follow each other without the
+    host: those of sequences that are complete by then are not read.
+    """
 
     def __init__(self, model: Any, slots: Slots) -> None:
         import torch
@@ -25,18 +29,23 @@ class StepGraphs:
         self.model, self.slots = model, slots
         self.failure = ""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._size = 0
         # The graphs read their inputs here: token, position and length of each sequence.
         self._inputs = torch.ones((3, slots.count), dtype=torch.long, device=model.device)
 
-    def step(self, ids: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
-        """Logits of the next tokens. Sequences beyond the given ones pad the graph; their results are not read."""
+    def set_inputs(self, ids: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> None:
+        """The next token of each sequence. Sequences beyond the given ones pad the graph; their results are not read."""
         import torch
 
         count = len(ids)
-        size = min(self.slots.count, 1 << (count - 1).bit_length())
+        self._size = size = min(self.slots.count, 1 << (count - 1).bit_length())
         idle = size - count
         inputs = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
-        self._inputs[:, :size].copy_(torch.tensor(inputs), non_blocking=True)
+        self._inputs[:, :size].copy_(torch.tensor(inputs).pin_memory(), non_blocking=True)
+
+    def step(self, count: int) -> torch.Tensor:
+        """Logits of the tokens after the inputs; the likeliest are the next inputs."""
+        size = self._size
         if size not in self._graphs:
             try:
                 self._graphs[size] = self._capture(size)
@@ -56,8 +65,10 @@ class StepGraphs:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
+            inputs = self._inputs.clone()
             for _ in range(WARM_UPS):
                 self._forward(size)
+                self._inputs.copy_(inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -70,4 +81,13 @@ class StepGraphs:
         with attending(self.model, plan):
             out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         logits: torch.Tensor = out.logits[0]
+        ids.copy_(logits.argmax(dim=-1))
+        positions += 1
+        lengths += 1
+        lengths.clamp_(max=self.slots.capacity)  # of a sequence that is complete: it must not write into the next slot
         return logits
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """The likeliest tokens of the last step."""
+        return self._inputs[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
+from mill.models.prefix import fused_kernels
 from mill.models.prefix.pack import AttentionPlan
 from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.partial_attention import Partial, merge, merge_rows, partial_attention
@@ -16,6 +17,9 @@ from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:
     import torch
+
+
+PROGRAMS = 256  # with fewer, torch's kernel uses more of the device
 
 
 class Slots:
@@ -164,6 +168,9 @@ class DecodingStep(AttentionPlan):
         import torch
 
         heads, count, size = q.shape
+        if count * keys.shape[2] >= PROGRAMS and fused_kernels.available():
+            queries = q.transpose(0, 1).contiguous()
+            return fused_kernels.attend_slots(queries, keys, values, self.lengths, scale).transpose(0, 1)
         groups = heads // keys.shape[2]
         queries = (
             q.transpose(0, 1).reshape(count, keys.shape[2], groups, size).transpose(1, 2).reshape(-1, keys.shape[2], size)

@@ -80,3 +80,49 @@ def gate(gates, ups, out, count, SIZE: tl.constexpr):
     value = tl.load(gates + index, mask=known, other=0.0).to(tl.float32)
     factor = tl.load(ups + index, mask=known, other=0.0).to(tl.float32)
     tl.store(out + index, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
+
+
+@triton.jit
+def attend_slots(
+    q,
+    keys,
+    values,
+    lengths,
+    out,
+    scale,
+    capacity,
+    heads,
+    size,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One query of each head of a sequence over the keys in its slot. A program computes the query heads that share a head
+    of keys: `heads` is the number of those."""
+    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    length = tl.load(lengths + slot)
+    row, column = tl.arange(0, ROWS), tl.arange(0, SIZE)
+    inside = (row < GROUP)[:, None] & (column < size)[None, :]
+    at = ((slot * heads + head) * GROUP + row)[:, None] * size + column[None, :]
+    queries = tl.load(q + at, mask=inside, other=0.0)
+    first = (slot * capacity * heads + head) * size
+    largest = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, SIZE), tl.float32)
+    for start in range(0, length, BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        known = token < length
+        cells = first + token[:, None] * heads * size + column[None, :]
+        mask = known[:, None] & (column < size)[None, :]
+        key = tl.load(keys + cells, mask=mask, other=0.0)
+        score = tl.dot(queries, tl.trans(key)) * scale
+        score = tl.where(known[None, :], score, float("-inf"))
+        new = tl.maximum(largest, tl.max(score, 1))
+        weight = tl.exp(score - new[:, None])
+        kept = tl.exp(largest - new)
+        value = tl.load(values + cells, mask=mask, other=0.0)
+        total = total * kept + tl.sum(weight, 1)
+        mixed = tl.dot(weight.to(value.dtype), value, mixed * kept[:, None])
+        largest = new
+    tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
