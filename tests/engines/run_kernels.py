@@ -70,7 +70,24 @@ def merge_error(dtype: torch.dtype) -> float:
     return max(errors)
 
 
+def slots_error(dtype: torch.dtype) -> float:
+    """Attention of one token of each sequence over its slot."""
+    errors = []
+    for heads, groups, size, capacity in [(8, 2, 64, 200), (32, 8, 128, 300), (4, 4, 80, 70), (14, 2, 64, 130)]:
+        lengths = [1, capacity, capacity // 2, 64, 65]
+        q = random(len(lengths), heads, size, dtype=dtype)
+        k, v = (random(len(lengths) + 2, capacity, groups, size, dtype=dtype) for _ in range(2))
+        wanted = torch.empty_like(q, dtype=torch.float64)
+        for slot, length in enumerate(lengths):
+            keys, values = (one[slot, :length].double().repeat_interleave(heads // groups, dim=1) for one in (k, v))
+            weights = torch.einsum("hs,lhs->hl", q[slot].double(), keys).mul(size**-0.5).softmax(dim=1)
+            wanted[slot] = torch.einsum("hl,lhs->hs", weights, values)
+        found = fused_kernels.attend_slots(q, k, v, torch.tensor(lengths, device=DEVICE), size**-0.5)
+        errors.append(error(found, wanted))
+    return max(errors)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
-    kernels = {"gate": gate_error, "rotation": rotation_error, "merge": merge_error}
+    kernels = {"gate": gate_error, "rotation": rotation_error, "merge": merge_error, "slots": slots_error}
     print(json.dumps({name: [check(torch.float32), check(torch.float16)] for name, check in kernels.items()}))

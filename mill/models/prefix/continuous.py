@@ -118,7 +118,7 @@ class ContinuousDecoder:
                     if not active:
                         break
                     if graphs is not None and not graphs.failure:
-                        graphs.set_inputs(*_inputs(active))
+                        graphs.set_inputs(*_inputs(active, capacity))
                 with phase(DECODING):
                     steps.append(step := self._step(active, slots, graphs))
                 while len(steps) > step.ahead:
@@ -211,7 +211,7 @@ class ContinuousDecoder:
         plain = all(sequence.sampler.plain for sequence in active)
         if graphs is not None and not graphs.failure:
             if not plain:
-                graphs.set_inputs(*_inputs(active))
+                graphs.set_inputs(*_inputs(active, slots.capacity))
             logits = graphs.step(len(active))
             if plain and not graphs.failure:
                 return Step(list(active), _to_host(graphs.tokens[: len(active)]), ahead=1)
@@ -225,7 +225,7 @@ class ContinuousDecoder:
         """Logits of the next token of every active sequence."""
         import torch
 
-        ids, positions, lengths = _inputs(active)
+        ids, positions, lengths = _inputs(active, slots.capacity)
         users: dict[Segment, list[int]] = {}
         for slot, sequence in enumerate(active):
             for segment in sequence.shared:
@@ -253,12 +253,13 @@ class ContinuousDecoder:
         return replace(answer, seconds=time.perf_counter() - sequence.started)
 
 
-def _inputs(active: Sequence[ActiveSequence]) -> tuple[list[int], list[int], list[int]]:
-    """The last token of each sequence, its position, and the tokens in its slot with it."""
+def _inputs(active: Sequence[ActiveSequence], capacity: int) -> tuple[list[int], list[int], list[int]]:
+    """The last token of each sequence, its position, and the tokens in its slot with it: a complete sequence may fill its
+    slot, and must not write into the next one."""
     return (
         [sequence.last for sequence in active],
         [sequence.position for sequence in active],
-        [sequence.length + 1 for sequence in active],
+        [min(capacity, sequence.length + 1) for sequence in active],
     )
 
 
@@ -275,6 +276,9 @@ def _to_host(tokens: torch.Tensor) -> Callable[[], list[int]]:
     """Start the copy of tokens to the host; the result waits for it."""
     import torch
 
+    if tokens.device.type != "cuda":
+        known: list[int] = tokens.tolist()
+        return lambda: known
     host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
     host.copy_(tokens, non_blocking=True)
     copied = torch.cuda.Event()

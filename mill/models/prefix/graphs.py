@@ -9,6 +9,7 @@ from mill.api.batching import describe, is_out_of_memory
 from mill.api.warnings import warn
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.slots import DecodingStep, Slots
+from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ class StepGraphs:
         self._size = size = min(self.slots.count, 1 << (count - 1).bit_length())
         idle = size - count
         inputs = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
-        self._inputs[:, :size].copy_(torch.tensor(inputs).pin_memory(), non_blocking=True)
+        self._inputs[:, :size] = on_device(torch.tensor(inputs), self._inputs.device)
 
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; the likeliest are the next inputs."""

@@ -1,0 +1,59 @@
+"""Decoding with steps launched ahead, as on CUDA: here a step is computed where CUDA would replay its graph."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mill.api.request import GENERATE, Request, generation_options
+from mill.models.hf.model import TransformersModel
+from mill.models.prefix import continuous, graphs
+
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "yes", "no", "A", "B", "42", "1234"]
+SAMPLED: list[dict[str, Any]] = [{"temperature": 1.0, "seed": 3}, {"repetition_penalty": 1.4}, {"logprobs": 2}]
+
+
+def requests(*, sampled: bool, equal: bool) -> list[Request]:
+    """Of all lengths, with and without a shared prefix, some with stop strings; or all of one length, so that each fills its
+    slot."""
+    generator, found = random.Random(0), []
+    for index in range(50):
+        words = generator.choices(WORDS, k=5 if equal else 1 + index % 20)
+        context = (" ".join(WORDS * 2) + " ") * generator.randint(0, 0 if equal else 2) + " ".join(words)
+        options: dict[str, Any] = {"max_gen_toks": 9 if equal else generator.randint(1, 15)}
+        options |= {"until": ["e", "A"] if index % 5 == 2 else []}
+        options |= SAMPLED[index % 3] if sampled and (equal or index % 7 == 3) else {}
+        found.append(Request(GENERATE, context, options=generation_options(**options)))
+    return found
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="graphs are captured on CUDA")
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 8, 17])
+def test_answers_are_those_of_plain_batches(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int, sampled: bool, equal: bool
+) -> None:
+    steps = []
+
+    def step(ahead: graphs.StepGraphs, count: int) -> torch.Tensor:
+        steps.append(count)
+        return ahead._forward(ahead._size)[:count]
+
+    class Copying(continuous.ContinuousDecoder):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.copies = True
+
+    monkeypatch.setattr(graphs.StepGraphs, "step", step)
+    monkeypatch.setattr("mill.models.prefix.engine.ContinuousDecoder", Copying)
+    alone = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", exact=True)
+    ahead = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", batch_size=batch_size)
+    several = requests(sampled=sampled, equal=equal)
+    found, wanted = ahead.generate_until(several), alone.generate_until(several)
+    assert [(one.text, one.output_tokens) for one in found] == [(one.text, one.output_tokens) for one in wanted]
+    assert steps and max(steps) <= batch_size
