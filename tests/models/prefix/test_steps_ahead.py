@@ -22,10 +22,10 @@ def requests(*, sampled: bool, equal: bool) -> list[Request]:
     slot."""
     generator, found = random.Random(0), []
     for index in range(50):
-        words = generator.choices(WORDS, k=5 if equal else 1 + index % 20)
+        words = ["the", *generator.sample(WORDS[1:5], k=4)] if equal else generator.choices(WORDS, k=1 + index % 20)
         context = (" ".join(WORDS * 2) + " ") * generator.randint(0, 0 if equal else 2) + " ".join(words)
         options: dict[str, Any] = {"max_gen_toks": 9 if equal else generator.randint(1, 15)}
-        options |= {"until": ["e", "A"] if index % 5 == 2 else []}
+        options |= {"until": ["e", "A", "t", "o", "w"] if index % (2 if equal else 5) == 1 else []}
         options |= SAMPLED[index % 3] if sampled and (equal or index % 7 == 3) else {}
         found.append(Request(GENERATE, context, options=generation_options(**options)))
     return found
