@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, phase
-from mill.models.prefix.graphs import StepGraphs
+from mill.models.prefix.graphs import NO_TOKEN, StepGraphs
 from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
@@ -142,6 +142,7 @@ class ContinuousDecoder:
         for sequence, token in zip(step.sequences, tokens, strict=True):
             if sequence.complete:
                 continue
+            sequence.sampler.broken |= token == NO_TOKEN
             sequence.generated.append(token)
             limit = sequence.prompt.max_new_tokens
             if len(sequence.generated) >= limit or sequence.sampler.ends(sequence.generated):

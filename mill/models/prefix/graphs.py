@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 WARM_UPS = 2
+NO_TOKEN = -1
 
 
 class StepGraphs:
@@ -33,6 +34,8 @@ class StepGraphs:
         self._size = 0
         # The graphs read their inputs here: token, position and length of each sequence.
         self._inputs = torch.ones((3, slots.count), dtype=torch.long, device=model.device)
+        self.tokens = torch.zeros(slots.count, dtype=torch.long, device=model.device)
+        """The likeliest tokens of the last step; NO_TOKEN where the logits are not numbers."""
 
     def set_inputs(self, ids: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> None:
         """The next token of each sequence. Sequences beyond the given ones pad the graph; their results are not read."""
@@ -82,13 +85,10 @@ class StepGraphs:
         with attending(self.model, plan):
             out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         logits: torch.Tensor = out.logits[0]
-        ids.copy_(logits.argmax(dim=-1))
+        largest, best = logits.max(dim=-1)  # NaN is the largest
+        ids.copy_(best)
+        self.tokens[:size] = best.where(~largest.isnan(), NO_TOKEN)
         positions += 1
         lengths += 1
         lengths.clamp_(max=self.slots.capacity)  # of a sequence that is complete: it must not write into the next slot
         return logits
-
-    @property
-    def tokens(self) -> torch.Tensor:
-        """The likeliest tokens of the last step."""
-        return self._inputs[0]

@@ -11,7 +11,8 @@ import torch
 
 from mill.api.request import GENERATE, Request, generation_options
 from mill.models.hf.model import TransformersModel
-from mill.models.prefix import continuous, graphs
+from mill.models.prefix.continuous import ContinuousDecoder
+from mill.models.prefix.graphs import StepGraphs
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "yes", "no", "A", "B", "42", "1234"]
 SAMPLED: list[dict[str, Any]] = [{"temperature": 1.0, "seed": 3}, {"repetition_penalty": 1.4}, {"logprobs": 2}]
@@ -31,29 +32,45 @@ def requests(*, sampled: bool, equal: bool) -> list[Request]:
     return found
 
 
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Decoding as on CUDA; the list gets the number of sequences of each step."""
+    steps = []
+
+    def step(graphs: StepGraphs, count: int) -> torch.Tensor:
+        steps.append(count)
+        return graphs._forward(graphs._size)[:count]
+
+    class Copying(ContinuousDecoder):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.copies = True
+
+    monkeypatch.setattr(StepGraphs, "step", step)
+    monkeypatch.setattr("mill.models.prefix.engine.ContinuousDecoder", Copying)
+    return steps
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="graphs are captured on CUDA")
 @pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 8, 17])
 def test_answers_are_those_of_plain_batches(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int, sampled: bool, equal: bool
+    tiny_model: Path, ahead: list[int], batch_size: int, sampled: bool, equal: bool
 ) -> None:
-    steps = []
-
-    def step(ahead: graphs.StepGraphs, count: int) -> torch.Tensor:
-        steps.append(count)
-        return ahead._forward(ahead._size)[:count]
-
-    class Copying(continuous.ContinuousDecoder):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            self.copies = True
-
-    monkeypatch.setattr(graphs.StepGraphs, "step", step)
-    monkeypatch.setattr("mill.models.prefix.engine.ContinuousDecoder", Copying)
     alone = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", exact=True)
-    ahead = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", batch_size=batch_size)
+    model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", batch_size=batch_size)
     several = requests(sampled=sampled, equal=equal)
-    found, wanted = ahead.generate_until(several), alone.generate_until(several)
+    found, wanted = model.generate_until(several), alone.generate_until(several)
     assert [(one.text, one.output_tokens) for one in found] == [(one.text, one.output_tokens) for one in wanted]
-    assert steps and max(steps) <= batch_size
+    assert ahead and max(ahead) <= batch_size
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="graphs are captured on CUDA")
+def test_logits_that_are_not_numbers_are_no_answer(tiny_model: Path, ahead: list[int]) -> None:
+    model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu")
+    model.model.get_input_embeddings().weight.data[7] = torch.nan  # of one token
+    token = model.tokens.tokenizer.decode([7])
+    options = generation_options(max_gen_toks=3)
+    (answer,) = model.generate_until([Request(GENERATE, f"the {token}", options=options)])
+    assert ahead and "not numbers" in (answer.error or "")
