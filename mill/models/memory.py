@@ -33,10 +33,19 @@ def logit_rows(model: Any) -> int:
 
 def generation_tokens(model: Any) -> int:
     """Prompt and answer tokens of one generation batch: limited by the KV cache."""
+    return _cache_tokens(model, copies=2.0)  # the cache grows by copying
+
+
+def slot_tokens(model: Any) -> int:
+    """Prompt and answer tokens of sequences in slots, which do not grow; half as much is left for shared prefixes."""
+    return _cache_tokens(model, copies=1.5)
+
+
+def _cache_tokens(model: Any, *, copies: float) -> int:
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    per_token = 2 * config.num_hidden_layers * heads * head * _element_size(model) * 2  # twice: the cache grows by copying
+    per_token = 2 * config.num_hidden_layers * heads * head * _element_size(model) * copies
     ceiling = CPU_GENERATION_TOKENS if model.device.type == "cpu" else 4 * MOST_TOKENS
     return _fit(free_bytes(model.device), per_token, ceiling)
 

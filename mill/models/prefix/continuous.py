@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, phase
-from mill.models.prefix.graphs import NO_TOKEN, StepGraphs
+from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, graph_size
 from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
@@ -28,7 +28,6 @@ from mill.models.tokens.tokenizer import Prompt
 if TYPE_CHECKING:
     import torch
 
-SPARE = 4  # slots are packed again when this share of them has complete sequences
 REFILL = 8  # new sequences enter when this share of the slots is free, so that their prompts are computed together
 
 
@@ -129,11 +128,10 @@ class ContinuousDecoder:
     ) -> bool:
         """Whether slots of complete sequences are given to others: at once without graphs, where they cost time; else when
         there are enough of them for new sequences, or for a smaller graph."""
-        complete = sum(one.complete for one in active)
-        free = slots.count - len(active) + complete
-        if waiting and (free >= max(1, slots.count // REFILL) or complete == len(active)):
+        left = sum(not one.complete for one in active)
+        if not left or (waiting and slots.count - left >= max(1, slots.count // REFILL)):
             return True
-        return bool(complete) and (graphs is None or complete >= max(1, len(active) // SPARE))
+        return left < len(active) and (graphs is None or graph_size(left) < graph_size(len(active)))
 
     def _read(self, step: Step) -> Iterator[tuple[Prompt, Response]]:
         """Add the tokens of a step to its sequences; yields the answers that they complete."""
@@ -266,11 +264,16 @@ def _inputs(active: Sequence[ActiveSequence], capacity: int) -> tuple[list[int],
 
 def _pack(active: list[ActiveSequence], slots: Slots) -> None:
     """Move sequences from the last slots to those of complete ones."""
-    for slot in reversed([slot for slot, sequence in enumerate(active) if sequence.complete]):
-        last = active.pop()
-        if slot < len(active):
-            slots.move(len(active), slot, last.length)
-            active[slot] = last
+    moved: list[tuple[int, int]] = []
+    left = sum(not sequence.complete for sequence in active)
+    free = (slot for slot in range(left) if active[slot].complete)
+    for source in range(left, len(active)):
+        if not active[source].complete:
+            moved.append((source, target := next(free)))
+            active[target] = active[source]
+    del active[left:]
+    longest = max((active[target].length for _, target in moved), default=0)
+    slots.move([source for source, _ in moved], [target for _, target in moved], longest)
 
 
 def _to_host(tokens: torch.Tensor) -> Callable[[], list[int]]:

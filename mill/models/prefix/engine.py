@@ -92,7 +92,7 @@ class PrefixEngine:
             self.model,
             self.tokenizer,
             self.eos_ids,
-            tokens=memory.generation_tokens(self.model),
+            tokens=memory.slot_tokens(self.model),
             pass_tokens=memory.scoring_tokens(self.model, logits_per_token=0.0),
         )
 

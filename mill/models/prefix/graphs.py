@@ -14,12 +14,20 @@ from mill.models.tokens.scores import on_device
 if TYPE_CHECKING:
     import torch
 
-WARM_UPS = 2
 NO_TOKEN = -1
+SMALLEST = 16  # fewer sequences take as long: all weights are read in any case
+BLOCK = 64
+
+
+def graph_size(count: int) -> int:
+    """The sequences of the smallest graph for so many: a power of two up to a block, then whole blocks."""
+    if count > BLOCK:
+        return (count + BLOCK - 1) // BLOCK * BLOCK
+    return max(SMALLEST, 1 << (count - 1).bit_length())
 
 
 class StepGraphs:
-    """One graph for each power of two of sequences, captured at first use. If that fails, `failure` says why.
+    """One graph for each size of `graph_size`, captured at its second step. If that fails, `failure` says why.
 
     A graph ends with the likeliest tokens as the inputs of the next step, so that steps can follow each other without the
     host: those of sequences that are complete by then are not read.
@@ -30,7 +38,8 @@ class StepGraphs:
 
         self.model, self.slots = model, slots
         self.failure = ""
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor] | None] = {}  # None after the first step
+        self._pool: Any = None
         self._size = 0
         # The graphs read their inputs here: token, position and length of each sequence.
         self._inputs = torch.ones((3, slots.count), dtype=torch.long, device=model.device)
@@ -41,42 +50,39 @@ class StepGraphs:
         """The next token of each sequence. Sequences beyond the given ones pad the graph; their results are not read."""
         import torch
 
-        count = len(ids)
-        self._size = size = min(self.slots.count, 1 << (count - 1).bit_length())
-        idle = size - count
+        self._size = size = min(self.slots.count, graph_size(len(ids)))
+        idle = size - len(ids)
         inputs = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
         self._inputs[:, :size] = on_device(torch.tensor(inputs), self._inputs.device)
 
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; the likeliest are the next inputs."""
         size = self._size
-        if size not in self._graphs:
+        if size not in self._graphs:  # a step without a graph compiles and allocates what cannot be captured
+            self._graphs[size] = None
+            return self._forward(size)[:count]
+        captured = self._graphs[size]
+        if captured is None:
             try:
-                self._graphs[size] = self._capture(size)
+                captured = self._graphs[size] = self._capture(size)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
                 self.failure = describe(error)
                 warn(f"decoding steps run without CUDA graphs: {self.failure}")
                 return self._forward(size)[:count]
-        graph, logits = self._graphs[size]
+        graph, logits = captured
         graph.replay()
         return logits[:count]
 
     def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        """All graphs use the same memory: the results of one are read before another one runs."""
         import torch
 
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            inputs = self._inputs.clone()
-            for _ in range(WARM_UPS):
-                self._forward(size)
-                self._inputs.copy_(inputs)
-        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             logits = self._forward(size)
+        self._pool = graph.pool()
         return graph, logits
 
     def _forward(self, size: int) -> torch.Tensor:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 
-PROGRAMS = 256  # with fewer, torch's kernel uses more of the device
-
-
 class Slots:
     """Space for `count` sequences of `capacity` tokens in every layer, allocated when the first keys give the shape."""
 
@@ -44,11 +41,17 @@ class Slots:
             keys[slot, start:end], values[slot, start:end] = k.transpose(0, 1), v.transpose(0, 1)
             start = end
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy a sequence to another slot."""
-        for keys, values in self.layers:
-            keys[target, :length] = keys[source, :length]
-            values[target, :length] = values[source, :length]
+    def move(self, sources: Sequence[int], targets: Sequence[int], longest: int) -> None:
+        """Copy sequences of at most `longest` tokens to other slots."""
+        import torch
+
+        if not sources:
+            return
+        device = self.layers[0][0].device
+        source, target = (on_device(torch.tensor(slots), device) for slots in (sources, targets))
+        for layer in self.layers:
+            for cache in layer:
+                cache[target, :longest] = cache[source, :longest]
 
 
 @dataclass
@@ -163,12 +166,11 @@ class DecodingStep(AttentionPlan):
         return Partial(out.reshape(count, heads, -1).transpose(0, 1).contiguous(), lse.reshape(count, heads).T.contiguous())
 
     def _flash(self, q: Any, keys: Any, values: Any, scale: float) -> Any:
-        """CUDA's flash kernel reads each slot up to its length. Shapes do not depend on lengths, so a step can be captured
-        as a graph."""
+        """Each slot is read up to its length. Shapes do not depend on lengths, so a step can be captured as a graph."""
         import torch
 
         heads, count, size = q.shape
-        if count * keys.shape[2] >= PROGRAMS and fused_kernels.available():
+        if fused_kernels.available():
             queries = q.transpose(0, 1).contiguous()
             return fused_kernels.attend_slots(queries, keys, values, self.lengths, scale).transpose(0, 1)
         groups = heads // keys.shape[2]
