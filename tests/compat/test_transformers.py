@@ -1,25 +1,45 @@
-"""Importing transformers without scikit-learn, in a process of its own."""
+"""Importing transformers without packages that it does not need, in a process of its own."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 
 import pytest
 
+from mill.compat.transformers import Distributions
+
 pytest.importorskip("transformers")
-pytest.importorskip("sklearn")
 
 CODE = """
-import sys
+import importlib.metadata, sys
+everything = importlib.metadata.packages_distributions
 from mill.compat.transformers import import_transformers
 import_transformers()
-assert "sklearn" not in sys.modules and "transformers.generation.utils" in sys.modules
-import sklearn.metrics
+assert PACKAGE not in sys.modules and "transformers.generation.utils" in sys.modules
+assert importlib.metadata.packages_distributions is everything
+import PACKAGE_MODULE
+from transformers.utils import import_utils
+assert import_utils.is_PACKAGE_NAME_available()
+assert import_utils.is_torch_available()
 print("imported")
 """
 
 
-def test_scikit_learn_is_not_imported_and_can_be_later() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
+@pytest.mark.parametrize("module", ["sklearn.metrics", "scipy.optimize"])
+def test_unused_packages_are_not_imported_and_can_be_later(module: str) -> None:
+    package = module.partition(".")[0]
+    pytest.importorskip(package)
+    code = CODE.replace("PACKAGE_MODULE", module).replace("PACKAGE_NAME", package).replace("PACKAGE", repr(package))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "imported\n", done.stderr
+
+
+def test_distributions_are_those_of_the_metadata() -> None:
+    found, wanted = Distributions(), importlib.metadata.packages_distributions()
+    for package in ("torch", "transformers", "yaml", "PIL", "numpy"):
+        assert set(found[package]) <= set(wanted[package])
+    assert found["yaml"] == wanted["yaml"] and len(found) == len(wanted) and list(found) == list(wanted)
+    with pytest.raises(KeyError):
+        found["no_such_package"]

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from mill.api.errors import ModelError
 from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
-from mill.compat.transformers import import_transformers
+from mill.compat.transformers import import_transformers, quick_imports
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
@@ -112,21 +113,24 @@ def _is_gguf(file: Path) -> bool:
 
 def load_config(source: Source, *, trust_remote_code: bool) -> Any:
     _refuse_missing(source, "config")
-    from transformers import AutoConfig
+    with quick_imports():
+        from transformers import AutoConfig
 
     return _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
     _refuse_missing(source, "tokenizer")
-    from transformers import AutoTokenizer
+    with quick_imports():
+        from transformers import AutoTokenizer
 
     return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
 
 
 def load_processor(source: Source, *, trust_remote_code: bool) -> Any:
     """The processor of a multimodal model: a tokenizer and the preprocessing of images, video and audio."""
-    from transformers import AutoProcessor
+    with quick_imports():
+        from transformers import AutoProcessor
 
     return _load(AutoProcessor, source, "processor", trust_remote_code=trust_remote_code)
 
@@ -202,15 +206,18 @@ def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
     if arguments.get("trust_remote_code") and not source.gguf:
         announce_remote_code(source.path, source.revision)
     try:
-        with _quiet(), gguf.cached_reads() if source.gguf else contextlib.nullcontext():
+        with _quick_gguf() if source.gguf else contextlib.nullcontext():
             return auto.from_pretrained(**source.arguments(), **arguments)
     except Exception as error:  # transformers, safetensors and remote code raise any type
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error
 
 
-def _quiet() -> contextlib.AbstractContextManager[Any]:
-    """GGUF conversion draws a progress bar, which does not belong in a log file."""
-    return contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
+@contextlib.contextmanager
+def _quick_gguf() -> Iterator[None]:
+    """Reads are cached. The conversion draws a progress bar, which does not belong in a log file."""
+    quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
+    with quiet, gguf.cached_reads():
+        yield
 
 
 def _reason(error: Exception, source: Source) -> str:
