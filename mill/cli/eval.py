@@ -117,6 +117,7 @@ def evaluate(options: EvalOptions) -> int:
             choice=choice,
             judge=make_spec(options.judge) if options.judge else None,
             chat=options.apply_chat_template,
+            starts=len(options.models) == 1 and not options.dry_run and not options.reuse,
         )
 
     runs = [prepared(model, chosen) for model in options.models]

@@ -48,7 +48,7 @@ def _quick_versions() -> Iterator[None]:
     """Inside this context the distributions of packages are found when they are needed: transformers reads the metadata of
     all installed ones when it is imported."""
     original = importlib.metadata.packages_distributions
-    importlib.metadata.packages_distributions = Distributions  # type: ignore[assignment]
+    importlib.metadata.packages_distributions = Distributions
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
 from mill.execute.budget import DIALOGS
 
-WINDOW = 32768  # requests
+WINDOW = 65536  # requests
 
 
 class Store(Protocol):

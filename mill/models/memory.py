@@ -8,19 +8,25 @@ from typing import Any
 CPU_SCORING_TOKENS = 2048  # on a CPU larger batches are not faster
 CPU_GENERATION_TOKENS = 16384
 MOST_TOKENS = 131072
+MOST_PREFILL_TOKENS = 65536  # of a forward pass beside sequences in decoding: larger ones are not faster
+MOST_SLOT_TOKENS = 1 << 20
 SAFETY = 0.6
 
 
 def scoring_tokens(model: Any, *, logits_per_token: float) -> int:
     """Tokens of one scoring batch. `logits_per_token` is the share of positions with logits."""
+    ceiling = CPU_SCORING_TOKENS if model.device.type == "cpu" else MOST_TOKENS
+    return _fit(free_bytes(model.device), _pass_bytes(model, logits_per_token), ceiling)
+
+
+def _pass_bytes(model: Any, logits_per_token: float = 0.0) -> float:
+    """Of one token at the peak of a layer without gradients: the gated MLP and a few copies of the hidden state; logits
+    twice, in float32."""
     config = model.config.get_text_config()
     size = _element_size(model)
     hidden = config.hidden_size
     inner = getattr(config, "intermediate_size", None) or 4 * hidden
-    # Peak of a layer without gradients: the gated MLP and a few copies of the hidden state; logits twice, in float32.
-    per_token = size * (3 * inner + 8 * hidden) + logits_per_token * config.vocab_size * (size + 4)
-    ceiling = CPU_SCORING_TOKENS if model.device.type == "cpu" else MOST_TOKENS
-    return _fit(free_bytes(model.device), per_token, ceiling)
+    return float(size * (3 * inner + 8 * hidden) + logits_per_token * config.vocab_size * (size + 4))
 
 
 def logit_rows(model: Any) -> int:
@@ -32,22 +38,25 @@ def logit_rows(model: Any) -> int:
 
 
 def generation_tokens(model: Any) -> int:
-    """Prompt and answer tokens of one generation batch: limited by the KV cache."""
-    return _cache_tokens(model, copies=2.0)  # the cache grows by copying
+    """Prompt and answer tokens of one generation batch: limited by the KV cache, which grows by copying."""
+    ceiling = CPU_GENERATION_TOKENS if model.device.type == "cpu" else 4 * MOST_TOKENS
+    return _fit(free_bytes(model.device), 2 * _cache_bytes(model), ceiling)
 
 
-def slot_tokens(model: Any) -> int:
-    """Prompt and answer tokens of sequences in slots, which do not grow; half as much is left for shared prefixes."""
-    return _cache_tokens(model, copies=1.5)
+def slot_tokens(model: Any, pass_tokens: int) -> int:
+    """Prompt and answer tokens of sequences in slots, which do not grow, beside a forward pass of `pass_tokens`."""
+    if model.device.type == "cpu":
+        return generation_tokens(model)
+    left = free_bytes(model.device) - int(pass_tokens * _pass_bytes(model))
+    return _fit(left, _cache_bytes(model), MOST_SLOT_TOKENS)
 
 
-def _cache_tokens(model: Any, *, copies: float) -> int:
+def _cache_bytes(model: Any) -> int:
+    """The keys and values of one token in all layers."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    per_token = 2 * config.num_hidden_layers * heads * head * _element_size(model) * copies
-    ceiling = CPU_GENERATION_TOKENS if model.device.type == "cpu" else 4 * MOST_TOKENS
-    return _fit(free_bytes(model.device), per_token, ceiling)
+    return int(2 * config.num_hidden_layers * heads * head * _element_size(model))
 
 
 def free_bytes(device: Any) -> int:

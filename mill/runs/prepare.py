@@ -1,4 +1,4 @@
-"""From a spec and tasks to a run that is ready: model opened, tasks planned, folder found. No weights load here."""
+"""From a spec and tasks to a run that is ready: model opened, tasks planned, folder found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mill.api.task import RenderSettings
 from mill.api.timing import HASHING, PLANNING, phase, take_seconds
 from mill.api.validate import convert
 from mill.execute.budget import JUDGE, MODEL
-from mill.execute.choose import ExecutorChoice, check_servers
+from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
@@ -46,8 +46,10 @@ def prepare(
     choice: ExecutorChoice | None = None,
     judge: Spec | None = None,
     chat: bool | None = None,
+    starts: bool = False,
 ) -> Run:
-    """Open the model, plan the tasks and find the run's folder. No weights load here.
+    """Open the model, plan the tasks and find the run's folder. With `starts`, where the run starts as soon as it is
+    planned, weights may begin to load.
 
     `samples` chooses those that run; `limit` is short for the first ones of each task.
     `chat` is what the user gave as --apply_chat_template; None leaves it to the settings and the spec. A server is checked
@@ -65,13 +67,16 @@ def prepare(
         resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
     addresses = addresses_of(resolved)
     model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
+    choice = choice or ExecutorChoice()
     model.start_hashing()
+    if starts and choice.executor == LOCAL:
+        model.start_loading()
     model.ready(wait)
     check_servers(resolved, model, wait)
     judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
     how: dict[str, Any] = {"limit": limit, "samples": samples, "fresh": fresh, "judging": judging}
     run = plan_run(resolved, model, selection, settings, output_dir=output_dir, **how)
-    run.choice = choice or ExecutorChoice()
+    run.choice = choice
     run.choice.check(resolved)
     return run
 

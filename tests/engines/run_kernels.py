@@ -71,7 +71,7 @@ def merge_error(dtype: torch.dtype) -> float:
 
 
 def slots_error(dtype: torch.dtype) -> float:
-    """Attention of one token of each sequence over its slot."""
+    """Attention of one token of each sequence over its slot, where its own key and value are written."""
     errors = []
     for heads, groups, size, capacity in [(8, 2, 64, 200), (32, 8, 128, 300), (4, 4, 80, 70), (14, 2, 64, 130)]:
         lengths = [1, capacity, capacity // 2, 64, 65]
@@ -82,8 +82,14 @@ def slots_error(dtype: torch.dtype) -> float:
             keys, values = (one[slot, :length].double().repeat_interleave(heads // groups, dim=1) for one in (k, v))
             weights = torch.einsum("hs,lhs->hl", q[slot].double(), keys).mul(size**-0.5).softmax(dim=1)
             wanted[slot] = torch.einsum("hl,lhs->hs", weights, values)
-        found = fused_kernels.attend_slots(q, k, v, torch.tensor(lengths, device=DEVICE), size**-0.5)
+        last = (torch.arange(len(lengths), device=DEVICE), torch.tensor(lengths, device=DEVICE) - 1)
+        filled = (k.clone(), v.clone())
+        new_keys, new_values = (one[last].transpose(0, 1) for one in (k, v))
+        for one in (k, v):
+            one[last] = math.nan
+        found = fused_kernels.attend_slots(q, new_keys, new_values, k, v, torch.tensor(lengths, device=DEVICE), size**-0.5)
         errors.append(error(found, wanted))
+        assert torch.equal(k, filled[0]) and torch.equal(v, filled[1])
     return max(errors)
 
 

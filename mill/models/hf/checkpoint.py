@@ -23,10 +23,12 @@ from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
+from mill.models.prefix.fused_kernels import compiled_meanwhile
 from mill.models.prefix.paths import PathLog
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
+LOADED_IN_A_THREAD = ("cuda",)  # where it needs little of the interpreter
 
 
 class _Default(str):
@@ -82,6 +84,8 @@ class TransformersCheckpoint(MediaModel):
         self._empty_passes = 0
         self._paths = PathLog()
         self._hashing: Background[str] | None = None
+        self._loading: Background[None] | None = None
+        self._loads_next = False
         self._device: ComputeDevice | None = None
 
     @property
@@ -92,14 +96,34 @@ class TransformersCheckpoint(MediaModel):
         if self.source.local:
             self._hashing = Background(self._fingerprint)
 
+    def start_loading(self) -> None:
+        self._loads_next = True
+
     def _digest(self) -> str:
-        """The fingerprint. While it is being computed there is time for imports, which loading needs as well."""
+        """The fingerprint. Weights that are hashed for the first time have no recorded responses, as a rule: meanwhile there
+        is time for imports, and the weights may load."""
         if self._hashing is None:
             return self._fingerprint()
-        if not self._hashing.done:
+        if self._loads_next and not self._hashing.done:
             with phase(LOADING):
                 import_transformers()
+                if choose_device(self.device_map) in LOADED_IN_A_THREAD and not (
+                    self.source.gguf or self.lock_step or self.multimodal
+                ):
+                    _ = self.dtype, self.tokens  # which both threads need
+                    self._loading = Background(self._load)
         return self._hashing.result()
+
+    def load(self) -> None:
+        """So that rates include neither loading nor probing."""
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            with phase(LOADING):
+                loading.result()
+        self._load()
+
+    def _load(self) -> None:
+        _ = self.model
 
     def _fingerprint(self) -> str:
         return self.source.fingerprint(trust_remote_code=self.trust_remote_code)
@@ -177,7 +201,7 @@ class TransformersCheckpoint(MediaModel):
     def model(self) -> Any:
         """The loaded transformers model."""
         if self._model is None:
-            with phase(LOADING):
+            with phase(LOADING), compiled_meanwhile(self.config, self.dtype, self.device_map):
                 self._model = loading.load_weights(
                     self.source,
                     self.config,
@@ -209,6 +233,10 @@ class TransformersCheckpoint(MediaModel):
         return [*super().warnings(), *fallback, *([sharded] if self.lock_step else [])]
 
     def clean(self) -> None:
+        if self._loading is not None:  # for nothing, as all responses were recorded
+            with contextlib.suppress(Exception):
+                self._loading.result()
+            self._loading = None
         self.warnings()
         self._model = self._passes = None
         self._free_memory()

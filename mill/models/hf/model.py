@@ -32,8 +32,8 @@ class TransformersModel(TransformersCheckpoint):
         if plain and self._model is None:
             self._start_pairs(requests)
 
-    def load(self) -> None:
-        _ = self.model, self.prefix_engine  # so that rates include neither loading nor probing
+    def _load(self) -> None:
+        _ = self.model, self.prefix_engine
 
     def clean(self) -> None:
         for name in ("shared_media", "prefix_engine"):

@@ -6,6 +6,7 @@ runs out. Any other exception is an error of the requests that raised it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from mill.models.tokens.rows import Row
 from mill.models.tokens.tokenizer import Prompt
 
 MOST_SEQUENCES = 512  # decoded at once
+GROUPS_PER_DOUBLING = 2  # of lengths
 
 
 class PrefixEngine:
@@ -69,14 +71,14 @@ class PrefixEngine:
     ) -> Iterator[tuple[Prompt, Response | NotShared]]:
         """Every prompt with its answer, or why it must be decoded in plain batches."""
         window = shortest_window(self.model.config.get_text_config())
-        groups: dict[int, list[Prompt]] = {}
-        for prompt in prompts:  # sequences of very different lengths would reserve the slot of the longest for all
+        fitting: list[Prompt] = []
+        for prompt in prompts:
             if not self.disabled and window is not None and len(prompt.ids) + prompt.max_new_tokens > window:
                 yield prompt, too_long(window)
             else:
-                groups.setdefault(prompt.max_new_tokens.bit_length(), []).append(prompt)
+                fitting.append(prompt)
         decoding = _Decoding(self, healthy)
-        for group in groups.values():
+        for group in self._groups(fitting):
             left = dict.fromkeys(group)
             try:
                 for prompt, outcome in decoding.run(group, batch_size or MOST_SEQUENCES) if not self.disabled else ():
@@ -87,14 +89,24 @@ class PrefixEngine:
             for prompt in left:
                 yield prompt, NotShared(self.disabled)
 
+    def _groups(self, prompts: list[Prompt]) -> list[list[Prompt]]:
+        """Sequences of very different lengths would reserve the slot of the longest for all. On CUDA, where slots have all
+        tokens of a prompt, those are counted as well, if not all prompts have room at once."""
+        in_slots = self.model.device.type == "cuda" and not self.disabled
+        lengths = [prompt.max_new_tokens + (len(prompt.ids) if in_slots else 0) for prompt in prompts]
+        if in_slots and max(lengths, default=0) * len(prompts) <= self.decoder().tokens:
+            return [prompts]
+        groups: dict[int, list[Prompt]] = {}
+        for prompt, length in zip(prompts, lengths, strict=True):
+            groups.setdefault(math.ceil(math.log2(max(1, length)) * (GROUPS_PER_DOUBLING if in_slots else 1)), []).append(
+                prompt
+            )
+        return list(groups.values())
+
     def decoder(self) -> ContinuousDecoder:
-        return ContinuousDecoder(
-            self.model,
-            self.tokenizer,
-            self.eos_ids,
-            tokens=memory.slot_tokens(self.model),
-            pass_tokens=memory.scoring_tokens(self.model, logits_per_token=0.0),
-        )
+        pass_tokens = min(memory.scoring_tokens(self.model, logits_per_token=0.0), memory.MOST_PREFILL_TOKENS)
+        tokens = memory.slot_tokens(self.model, pass_tokens)
+        return ContinuousDecoder(self.model, self.tokenizer, self.eos_ids, tokens=tokens, pass_tokens=pass_tokens)
 
 
 class _Decoding:

@@ -6,13 +6,20 @@ Everything works without Triton, which comes with torch for CUDA; `available` sa
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from mill.api.background import Background
+from mill.models.device import choose_device
 
 if TYPE_CHECKING:
     import torch
 
 ROWS = 16  # of heads, in one program
+MOST_AT_ONCE = 16  # values of half precision in one read
 COLUMNS = 1024
 
 
@@ -30,6 +37,37 @@ def available() -> bool:
         return bool(torch.isfinite(gate).all())
     except Exception:  # no compiler on this machine, or a version that does not fit: torch's kernels do the same
         return False
+
+
+@contextlib.contextmanager
+def compiled_meanwhile(config: Any, dtype: str, device_map: str) -> Iterator[None]:
+    """Inside this context the kernels are compiled in a thread, if the device will be CUDA and the dtype has 16 bits."""
+    device = choose_device(device_map)
+    on_cuda = device is not None and device.startswith("cuda") and dtype != "float32"
+    compiling = Background(lambda: _compile(config.get_text_config(), dtype)) if on_cuda else None
+    yield
+    if compiling is not None:
+        compiling.result()
+
+
+def _compile(config: Any, dtype: str) -> None:
+    """Compile for the heads that a config names. What fails here is compiled where it is used."""
+    import torch
+
+    if not available():
+        return
+    with contextlib.suppress(Exception):
+        heads = config.num_attention_heads
+        groups = getattr(config, "num_key_value_heads", None) or heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        one = torch.zeros((2, groups, size), device="cuda", dtype=getattr(torch, dtype))
+        lse = torch.zeros((groups, 2), device="cuda")
+        gated(one, one)
+        merge_parts(one, lse, one.clone(), lse.clone(), 0)
+        keys = rotated(one.transpose(0, 1)[None], one[None, :, 0].contiguous(), one[None, :, 0].contiguous())[0]
+        cache = torch.zeros((2, 2, groups, size), device="cuda", dtype=one.dtype)
+        queries = torch.zeros((2, heads, size), device="cuda", dtype=one.dtype)
+        attend_slots(queries, keys, keys, cache, cache.clone(), torch.ones(2, dtype=torch.long, device="cuda"), 1.0)
 
 
 def merge_parts(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor, start: int) -> None:
@@ -53,23 +91,35 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     rows = tokens * heads
     grid = ((rows + ROWS - 1) // ROWS,)
     _, by_head, by_token, _ = x.stride()
-    kernels()["rotate"][grid](x, cos, sin, out, rows, heads, by_head, by_token, size // 2, ROWS=ROWS, HALF=_power(size // 2))
+    step = math.gcd(by_head, by_token, MOST_AT_ONCE)
+    kernels()["rotate"][grid](
+        x, cos, sin, out, rows, heads, by_head, by_token, size // 2, STEP=step, ROWS=ROWS, HALF=_power(size // 2)
+    )
     return out.transpose(0, 1)[None]
 
 
 def attend_slots(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, lengths: torch.Tensor, scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    scale: float,
 ) -> torch.Tensor:
     """Attention of one token of each sequence, (sequences, heads, size), over its slot of (slots, capacity, heads of keys,
-    size), up to its length. The keys are read once for all query heads that share them."""
+    size), up to its length. Its own key and value, (heads of keys, sequences, size), are the last ones and are written into
+    the slot. Keys are read once for all query heads that share them."""
     import torch
 
     count, heads, size = q.shape
     _, capacity, groups, _ = keys.shape
+    if k.stride() != v.stride() or k.stride(2) != 1:
+        k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     group = heads // groups
     kernels()["attend_slots"][(count, groups)](
-        q, keys, values, lengths, out, scale, capacity, groups, size,
+        q, k, v, keys, values, lengths, out, scale, capacity, groups, k.stride(0), k.stride(1), size,
         GROUP=group, ROWS=max(16, _power(group)), SIZE=_power(size), BLOCK=64, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out

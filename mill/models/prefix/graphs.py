@@ -15,19 +15,16 @@ if TYPE_CHECKING:
     import torch
 
 NO_TOKEN = -1
-SMALLEST = 16  # fewer sequences take as long: all weights are read in any case
-BLOCK = 64
+SMALLEST, BLOCK = 16, 64  # sequences: with fewer than a block, reading the weights takes most of the time
 
 
 def graph_size(count: int) -> int:
-    """The sequences of the smallest graph for so many: a power of two up to a block, then whole blocks."""
-    if count > BLOCK:
-        return (count + BLOCK - 1) // BLOCK * BLOCK
-    return max(SMALLEST, 1 << (count - 1).bit_length())
+    """The sequences of the smallest graph for so many."""
+    return SMALLEST if count <= SMALLEST else (count + BLOCK - 1) // BLOCK * BLOCK
 
 
 class StepGraphs:
-    """One graph for each size of `graph_size`, captured at its second step. If that fails, `failure` says why.
+    """One graph for each size of `graph_size`, captured at first use. If that fails, `failure` says why.
 
     A graph ends with the likeliest tokens as the inputs of the next step, so that steps can follow each other without the
     host: those of sequences that are complete by then are not read.
@@ -38,7 +35,8 @@ class StepGraphs:
 
         self.model, self.slots = model, slots
         self.failure = ""
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor] | None] = {}  # None after the first step
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._warm = False
         self._pool: Any = None
         self._size = 0
         # The graphs read their inputs here: token, position and length of each sequence.
@@ -58,20 +56,19 @@ class StepGraphs:
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; the likeliest are the next inputs."""
         size = self._size
-        if size not in self._graphs:  # a step without a graph compiles and allocates what cannot be captured
-            self._graphs[size] = None
+        if not self._warm:  # the first step compiles and allocates what cannot be captured
+            self._warm = True
             return self._forward(size)[:count]
-        captured = self._graphs[size]
-        if captured is None:
+        if size not in self._graphs:
             try:
-                captured = self._graphs[size] = self._capture(size)
+                self._graphs[size] = self._capture(size)
             except RuntimeError as error:
                 if is_out_of_memory(error):
                     raise
                 self.failure = describe(error)
                 warn(f"decoding steps run without CUDA graphs: {self.failure}")
                 return self._forward(size)[:count]
-        graph, logits = captured
+        graph, logits = self._graphs[size]
         graph.replay()
         return logits[:count]
 

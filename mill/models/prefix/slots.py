@@ -117,10 +117,14 @@ class DecodingStep(AttentionPlan):
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
         keys, values = self.slots.layer(self.calls, k, v)
         count = q.shape[1]
+        in_one_call = supports(q, v, softcap) and not self.shared
+        if in_one_call and fused_kernels.available():
+            queries = q.transpose(0, 1).contiguous()
+            return fused_kernels.attend_slots(queries, k, v, keys, values, self.lengths, scale).transpose(0, 1)
         flat = self._flat(count, q.device)
         keys.flatten(0, 1).index_copy_(0, flat, k.transpose(0, 1))
         values.flatten(0, 1).index_copy_(0, flat, v.transpose(0, 1))
-        if supports(q, v, softcap) and not self.shared:
+        if in_one_call:
             return self._flash(q, keys, values, scale)
         own = self._own(q, keys[:count, : self.longest], values[:count, : self.longest], scale, softcap)
         for segment, rows in self.shared:
@@ -166,13 +170,11 @@ class DecodingStep(AttentionPlan):
         return Partial(out.reshape(count, heads, -1).transpose(0, 1).contiguous(), lse.reshape(count, heads).T.contiguous())
 
     def _flash(self, q: Any, keys: Any, values: Any, scale: float) -> Any:
-        """Each slot is read up to its length. Shapes do not depend on lengths, so a step can be captured as a graph."""
+        """CUDA's flash kernel reads each slot up to its length. Shapes do not depend on lengths, so a step can be captured
+        as a graph."""
         import torch
 
         heads, count, size = q.shape
-        if fused_kernels.available():
-            queries = q.transpose(0, 1).contiguous()
-            return fused_kernels.attend_slots(queries, keys, values, self.lengths, scale).transpose(0, 1)
         groups = heads // keys.shape[2]
         queries = (
             q.transpose(0, 1).reshape(count, keys.shape[2], groups, size).transpose(1, 2).reshape(-1, keys.shape[2], size)

@@ -1,5 +1,9 @@
 """The kernels of fused_kernels.py in Triton's language, which knows no types but constexpr. Values are computed in float32
-and rounded once."""
+and rounded once.
+
+A kernel is compiled for each value of a constexpr, such as the size of a head, and not for other numbers: those differ from
+pass to pass.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start", "rows", "heads", "tokens", "part_tokens"])
 def merge(
     out,
     lse,
@@ -18,7 +22,7 @@ def merge(
     heads,
     tokens,
     part_tokens,
-    size,
+    size: tl.constexpr,
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
@@ -41,7 +45,7 @@ def merge(
     tl.store(lse + at, total, mask=known)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "heads", "by_head", "by_token"])
 def rotate(
     x,
     cos,
@@ -51,13 +55,16 @@ def rotate(
     heads,
     by_head,
     by_token,
-    half,
+    half: tl.constexpr,
+    STEP: tl.constexpr,
     ROWS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """A row is a head of a token; its two halves are one complex number for each column."""
+    """A row is a head of a token; its two halves are one complex number for each column. The distances of heads and tokens
+    are multiples of STEP, which lets several values be read at once."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, HALF)
+    by_head, by_token = tl.multiple_of(by_head, STEP), tl.multiple_of(by_token, STEP)
     token, head = row // heads, row % heads
     cells = (row < rows)[:, None] & (column < half)[None, :]
     source = (token * by_token + head * by_head)[:, None] + column[None, :]
@@ -73,7 +80,7 @@ def rotate(
     tl.store(out + target + half, (second * cos2 + first * sin2).to(out.dtype.element_ty), mask=cells)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count"])
 def gate(gates, ups, out, count, SIZE: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     known = index < count
@@ -82,9 +89,11 @@ def gate(gates, ups, out, count, SIZE: tl.constexpr):
     tl.store(out + index, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["capacity", "heads", "by_head", "by_sequence"])
 def attend_slots(
     q,
+    new_keys,
+    new_values,
     keys,
     values,
     lengths,
@@ -92,37 +101,46 @@ def attend_slots(
     scale,
     capacity,
     heads,
-    size,
+    by_head,
+    by_sequence,
+    size: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One query of each head of a sequence over the keys in its slot. A program computes the query heads that share a head
-    of keys: `heads` is the number of those."""
+    """One query of each head of a sequence over its new key and those in its slot. A program computes the query heads that
+    share a head of keys: `heads` is the number of those. It also writes the new key and value into the slot."""
     slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    length = tl.load(lengths + slot)
+    before = tl.load(lengths + slot) - 1
     row, column = tl.arange(0, ROWS), tl.arange(0, SIZE)
     inside = (row < GROUP)[:, None] & (column < size)[None, :]
     at = ((slot * heads + head) * GROUP + row)[:, None] * size + column[None, :]
     queries = tl.load(q + at, mask=inside, other=0.0)
     first = (slot * capacity * heads + head) * size
-    largest = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    mixed = tl.zeros((ROWS, SIZE), tl.float32)
-    for start in range(0, length, BLOCK):
+    by_token = heads * size
+    new = slot * by_sequence + head * by_head + column
+    key = tl.load(new_keys + new, mask=column < size, other=0.0)
+    value = tl.load(new_values + new, mask=column < size, other=0.0)
+    target = first + before * by_token + column
+    tl.store(keys + target, key, mask=column < size)
+    tl.store(values + target, value, mask=column < size)
+    largest = tl.sum(queries.to(tl.float32) * key.to(tl.float32)[None, :], 1) * scale
+    total = tl.full((ROWS,), 1.0, tl.float32)
+    mixed = tl.zeros((ROWS, SIZE), tl.float32) + value.to(tl.float32)[None, :]
+    for start in range(0, before, BLOCK):
         token = start + tl.arange(0, BLOCK)
-        known = token < length
-        cells = first + token[:, None] * heads * size + column[None, :]
+        known = token < before
+        cells = first + token[:, None] * by_token + column[None, :]
         mask = known[:, None] & (column < size)[None, :]
-        key = tl.load(keys + cells, mask=mask, other=0.0)
-        score = tl.dot(queries, tl.trans(key)) * scale
+        old_keys = tl.load(keys + cells, mask=mask, other=0.0)
+        score = tl.dot(queries, tl.trans(old_keys)) * scale
         score = tl.where(known[None, :], score, float("-inf"))
-        new = tl.maximum(largest, tl.max(score, 1))
-        weight = tl.exp(score - new[:, None])
-        kept = tl.exp(largest - new)
-        value = tl.load(values + cells, mask=mask, other=0.0)
-        total = total * kept + tl.sum(weight, 1)
-        mixed = tl.dot(weight.to(value.dtype), value, mixed * kept[:, None])
-        largest = new
+        larger = tl.maximum(largest, tl.max(score, 1))
+        weight = tl.exp(score - larger[:, None])
+        share = tl.exp(largest - larger)
+        old_values = tl.load(values + cells, mask=mask, other=0.0)
+        total = total * share + tl.sum(weight, 1)
+        mixed = tl.dot(weight.to(old_values.dtype), old_values, mixed * share[:, None])
+        largest = larger
     tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
