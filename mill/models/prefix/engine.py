@@ -98,7 +98,7 @@ class PrefixEngine:
             return [prompts]
         groups: dict[int, list[Prompt]] = {}
         for prompt, length in zip(prompts, lengths, strict=True):
-            groups.setdefault(math.ceil(math.log2(max(1, length)) * (GROUPS_PER_DOUBLING if in_slots else 1)), []).append(
+            groups.setdefault(math.floor(math.log2(max(1, length)) * (GROUPS_PER_DOUBLING if in_slots else 1)), []).append(
                 prompt
             )
         return list(groups.values())
