@@ -11,6 +11,7 @@ MOST_TOKENS = 131072
 MOST_PREFILL_TOKENS = 65536  # of a forward pass beside sequences in decoding: larger ones are not faster
 MOST_SLOT_TOKENS = 1 << 20
 SAFETY = 0.6
+SLOTS = 0.7  # of the memory that is left beside a forward pass; shared prefixes and graphs take some, too
 
 
 def scoring_tokens(model: Any, *, logits_per_token: float) -> int:
@@ -48,7 +49,7 @@ def slot_tokens(model: Any, pass_tokens: int) -> int:
     if model.device.type == "cpu":
         return generation_tokens(model)
     left = free_bytes(model.device) - int(pass_tokens * _pass_bytes(model))
-    return _fit(left, _cache_bytes(model), MOST_SLOT_TOKENS)
+    return max(1, min(MOST_SLOT_TOKENS, int(left * SLOTS / _cache_bytes(model))))
 
 
 def _cache_bytes(model: Any) -> int:

@@ -36,13 +36,13 @@ def gate_error(dtype: torch.dtype) -> float:
 def rotation_error(dtype: torch.dtype) -> float:
     errors = []
     for tokens, heads, size in SHAPES:
-        x = random(tokens, heads, size, dtype=dtype).transpose(0, 1)[None]
+        q, k = (random(tokens, count, size, dtype=dtype).transpose(0, 1)[None] for count in (heads, heads + 2))
         angles = torch.arange(tokens)[:, None] * 10_000.0 ** (-torch.arange(size // 2) / (size // 2))
         cos, sin = (torch.cat([one, one], dim=1)[None].to(DEVICE, dtype) for one in (angles.cos(), angles.sin()))
-        first, second = x.double().chunk(2, dim=3)
-        turned = torch.cat([-second, first], dim=3)
-        wanted = x.double() * cos.double()[:, None] + turned * sin.double()[:, None]
-        errors.append(error(fused_kernels.rotated(x, cos, sin), wanted))
+        for x, found in zip((q, k), fused_kernels.rotated(q, k, cos, sin), strict=True):
+            first, second = x.double().chunk(2, dim=3)
+            turned = torch.cat([-second, first], dim=3)
+            errors.append(error(found, x.double() * cos.double()[:, None] + turned * sin.double()[:, None]))
     return max(errors)
 
 

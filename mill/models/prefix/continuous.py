@@ -102,12 +102,14 @@ class ContinuousDecoder:
         graphs = StepGraphs(self.model, slots) if self.copies else None
         active: list[ActiveSequence] = []  # by slot; complete ones stay until the slots are packed again
         steps: deque[Step] = deque()  # launched and not read
+        released = 0
         with torch.inference_mode():
             while waiting or active:
                 if self._repacks(active, waiting, slots, graphs):
                     while steps:
                         yield from self._read(steps.popleft())
                     _pack(active, slots)
+                    released = 0
                     free = count - len(active)
                     new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
                     if new:
@@ -122,6 +124,10 @@ class ContinuousDecoder:
                     steps.append(step := self._step(active, slots, graphs))
                 while len(steps) > step.ahead:
                     yield from self._read(steps.popleft())
+                complete = [slot for slot, sequence in enumerate(active) if sequence.complete]
+                if graphs is not None and len(complete) > released:
+                    graphs.release(complete)
+                    released = len(complete)
 
     def _repacks(
         self, active: Sequence[ActiveSequence], waiting: Sequence[ActiveSequence], slots: Slots, graphs: StepGraphs | None

@@ -64,7 +64,8 @@ def _compile(config: Any, dtype: str) -> None:
         lse = torch.zeros((groups, 2), device="cuda")
         gated(one, one)
         merge_parts(one, lse, one.clone(), lse.clone(), 0)
-        keys = rotated(one.transpose(0, 1)[None], one[None, :, 0].contiguous(), one[None, :, 0].contiguous())[0]
+        angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
+        keys = rotated(heads_first, heads_first, angles, angles)[1][0]
         cache = torch.zeros((2, 2, groups, size), device="cuda", dtype=one.dtype)
         queries = torch.zeros((2, heads, size), device="cuda", dtype=one.dtype)
         attend_slots(queries, keys, keys, cache, cache.clone(), torch.ones(2, dtype=torch.long, device="cuda"), 1.0)
@@ -81,21 +82,22 @@ def merge_parts(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_l
     )
 
 
-def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding of (1, heads, tokens, size), whose halves are rotated against each other; `cos` and `sin`
-    are (1, tokens, size)."""
+def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary position embeddings of queries and keys of (1, heads, tokens, size), whose halves are rotated against each
+    other; `cos` and `sin` are (1, tokens, size)."""
     import torch
 
-    _, heads, tokens, size = x.shape
-    out = torch.empty((tokens, heads, size), device=x.device, dtype=x.dtype)
-    rows = tokens * heads
-    grid = ((rows + ROWS - 1) // ROWS,)
-    _, by_head, by_token, _ = x.stride()
-    step = math.gcd(by_head, by_token, MOST_AT_ONCE)
+    tokens, size = q.shape[2:]
+    outs = [torch.empty((tokens, one.shape[1], size), device=one.device, dtype=one.dtype) for one in (q, k)]
+    heads = [one.shape[1] for one in (q, k)]
+    grid = (sum((tokens * count + ROWS - 1) // ROWS for count in heads),)
+    strides = [stride for one in (q, k) for stride in one.stride()[1:3]]
     kernels()["rotate"][grid](
-        x, cos, sin, out, rows, heads, by_head, by_token, size // 2, STEP=step, ROWS=ROWS, HALF=_power(size // 2)
-    )
-    return out.transpose(0, 1)[None]
+        q, k, cos, sin, *outs, tokens, *heads, *strides, size // 2,
+        STEP=math.gcd(*strides, MOST_AT_ONCE), ROWS=ROWS, HALF=_power(size // 2),
+    )  # fmt: skip
+    queries, keys = (out.transpose(0, 1)[None] for out in outs)
+    return queries, keys
 
 
 def attend_slots(

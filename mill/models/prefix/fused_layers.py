@@ -90,7 +90,7 @@ class _Rotation:
         if more or options or not all(_is_plain(one, cos, sin) for one in (q, k)):
             return self.original(q, k, cos, sin, *more, **options)
         cos, sin = cos.contiguous(), sin.contiguous()
-        return fused_kernels.rotated(q, cos, sin), fused_kernels.rotated(k, cos, sin)
+        return fused_kernels.rotated(q, k, cos, sin)
 
 
 def _is_plain(x: Any, cos: Any, sin: Any) -> bool:

@@ -53,6 +53,12 @@ class StepGraphs:
         inputs = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
         self._inputs[:, :size] = on_device(torch.tensor(inputs), self._inputs.device)
 
+    def release(self, slots: Sequence[int]) -> None:
+        """Sequences in these slots are complete: the next steps, until inputs are set, read one token of each."""
+        import torch
+
+        self._inputs[1:].index_fill_(1, on_device(torch.tensor(slots), self._inputs.device), 1)
+
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; the likeliest are the next inputs."""
         size = self._size

@@ -1,8 +1,8 @@
 """The kernels of fused_kernels.py in Triton's language, which knows no types but constexpr. Values are computed in float32
 and rounded once.
 
-A kernel is compiled for each value of a constexpr, such as the size of a head, and not for other numbers: those differ from
-pass to pass.
+A kernel is compiled for each value of a constexpr, such as the size of a head, and not for numbers that differ from pass to
+pass, unless their alignment matters.
 """
 
 from __future__ import annotations
@@ -45,28 +45,46 @@ def merge(
     tl.store(lse + at, total, mask=known)
 
 
-@triton.jit(do_not_specialize=["rows", "heads", "by_head", "by_token"])
+@triton.jit(do_not_specialize=["tokens", "q_heads", "k_heads", "q_by_head", "q_by_token", "k_by_head", "k_by_token"])
 def rotate(
-    x,
+    q,
+    k,
     cos,
     sin,
-    out,
-    rows,
-    heads,
-    by_head,
-    by_token,
+    q_out,
+    k_out,
+    tokens,
+    q_heads,
+    k_heads,
+    q_by_head,
+    q_by_token,
+    k_by_head,
+    k_by_token,
     half: tl.constexpr,
     STEP: tl.constexpr,
     ROWS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """A row is a head of a token; its two halves are one complex number for each column. The distances of heads and tokens
-    are multiples of STEP, which lets several values be read at once."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """Queries in the first programs, keys in the others. The distances of heads and tokens are multiples of STEP, which lets
+    several values be read at once."""
+    program, of_q = tl.program_id(0), tl.cdiv(tokens * q_heads, ROWS)
+    if program < of_q:
+        by_head, by_token = tl.multiple_of(q_by_head, STEP), tl.multiple_of(q_by_token, STEP)
+        _rotate_rows(program, q, cos, sin, q_out, tokens, q_heads, by_head, by_token, half, ROWS, HALF)
+    else:
+        by_head, by_token = tl.multiple_of(k_by_head, STEP), tl.multiple_of(k_by_token, STEP)
+        _rotate_rows(program - of_q, k, cos, sin, k_out, tokens, k_heads, by_head, by_token, half, ROWS, HALF)
+
+
+@triton.jit
+def _rotate_rows(
+    block, x, cos, sin, out, tokens, heads, by_head, by_token, half: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr
+):
+    """A row is a head of a token; its two halves are one complex number for each column."""
+    row = block.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, HALF)
-    by_head, by_token = tl.multiple_of(by_head, STEP), tl.multiple_of(by_token, STEP)
     token, head = row // heads, row % heads
-    cells = (row < rows)[:, None] & (column < half)[None, :]
+    cells = (token < tokens)[:, None] & (column < half)[None, :]
     source = (token * by_token + head * by_head)[:, None] + column[None, :]
     angle = (token * 2 * half)[:, None] + column[None, :]
     first = tl.load(x + source, mask=cells, other=0.0).to(tl.float32)
@@ -80,7 +98,7 @@ def rotate(
     tl.store(out + target + half, (second * cos2 + first * sin2).to(out.dtype.element_ty), mask=cells)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit
 def gate(gates, ups, out, count, SIZE: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     known = index < count
