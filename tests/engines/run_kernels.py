@@ -87,7 +87,10 @@ def slots_error(dtype: torch.dtype) -> float:
         new_keys, new_values = (one[last].transpose(0, 1) for one in (k, v))
         for one in (k, v):
             one[last] = math.nan
-        found = fused_kernels.attend_slots(q, new_keys, new_values, k, v, torch.tensor(lengths, device=DEVICE), size**-0.5)
+        starts = torch.arange(len(lengths), device=DEVICE) * capacity
+        caches = (k.flatten(0, 1), v.flatten(0, 1))
+        lengths_there = torch.tensor(lengths, device=DEVICE)
+        found = fused_kernels.attend_slots(q, new_keys, new_values, *caches, starts, lengths_there, size**-0.5)
         errors.append(error(found, wanted))
         assert torch.equal(k, filled[0]) and torch.equal(v, filled[1])
     return max(errors)

@@ -7,6 +7,7 @@ into each slot, and a step is a CUDA graph.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, phase
-from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, graph_size
+from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, StepInput, graph_size
 from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
@@ -33,13 +34,16 @@ REFILL = 8  # new sequences enter when this share of the slots is free, so that 
 
 @dataclass(eq=False)
 class ActiveSequence:
-    """A sequence in decoding. `own` are the segments in its slot, `shared` those it reads from the segment cache."""
+    """A sequence in decoding. `own` are the segments in its slot, `shared` those it reads from the segment cache. The slot
+    starts at the token `start` and has room for `room`."""
 
     prompt: Prompt
     own: list[Segment]
     shared: list[Segment]
     sampler: Sampler
     generated: list[int] = field(default_factory=list)
+    start: int = 0
+    room: int = 0
     started: float = 0.0
     complete: bool = False
 
@@ -59,8 +63,10 @@ class ActiveSequence:
         return self.index + self.prompt.shift
 
     @property
-    def last(self) -> int:
-        return self.generated[-1] if self.generated else self.prompt.ids[-1]
+    def input(self) -> StepInput:
+        """A complete sequence may fill its slot, and must not write into the next one."""
+        last = self.generated[-1] if self.generated else self.prompt.ids[-1]
+        return StepInput(last, self.position, min(self.room, self.length + 1), self.start, self.room)
 
     @property
     def capacity(self) -> int:
@@ -96,30 +102,29 @@ class ContinuousDecoder:
         waiting = self._plan(prompts)
         if not waiting:
             return
-        capacity = max(sequence.capacity for sequence in waiting)
-        count = min(len(waiting), max(1, self.tokens // capacity), most or len(waiting))
-        slots = Slots(count, capacity)
-        graphs = StepGraphs(self.model, slots) if self.copies else None
-        active: list[ActiveSequence] = []  # by slot; complete ones stay until the slots are packed again
+        most = min(len(waiting), most or len(waiting))
+        slots = self._make_slots(waiting, most)
+        longest = max(sequence.room for sequence in waiting)
+        graphs = StepGraphs(self.model, slots, most, longest) if self.copies else None
+        active: list[ActiveSequence] = []  # complete ones stay until the slots are packed again
         steps: deque[Step] = deque()  # launched and not read
-        released = 0
+        entered = released = 0
         with torch.inference_mode():
             while waiting or active:
-                if self._repacks(active, waiting, slots, graphs):
+                if self._repacks(active, waiting, entered, graphs):
                     while steps:
                         yield from self._read(steps.popleft())
-                    _pack(active, slots)
-                    released = 0
-                    free = count - len(active)
-                    new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
+                    self._pack(active, slots)
+                    new = _entering(waiting, most - len(active), slots)
                     if new:
                         with phase(FORWARD):
-                            self._fill(new, len(active), slots)
+                            self._fill(new, slots)
                         active += new
+                    entered, released = len(active), 0
                     if not active:
                         break
                     if graphs is not None and not graphs.failure:
-                        graphs.set_inputs(*_inputs(active, capacity))
+                        graphs.set_inputs([sequence.input for sequence in active])
                 with phase(DECODING):
                     steps.append(step := self._step(active, slots, graphs))
                 while len(steps) > step.ahead:
@@ -129,13 +134,24 @@ class ContinuousDecoder:
                     graphs.release(complete)
                     released = len(complete)
 
+    def _make_slots(self, waiting: Sequence[ActiveSequence], most: int) -> Slots:
+        """On CUDA a slot has room for its sequence, with one token for idle ones. On a CPU, where the attention kernel takes
+        a rectangle of keys, all have room for the longest."""
+        longest = max(sequence.capacity for sequence in waiting)
+        for sequence in waiting:
+            sequence.room = sequence.capacity if self.copies else longest
+        if not self.copies:
+            return Slots(longest * max(1, min(most, self.tokens // longest)))
+        needed = sum(heapq.nlargest(most, (sequence.room for sequence in waiting)))
+        return Slots(max(longest, min(needed, self.tokens)) + 1)
+
     def _repacks(
-        self, active: Sequence[ActiveSequence], waiting: Sequence[ActiveSequence], slots: Slots, graphs: StepGraphs | None
+        self, active: Sequence[ActiveSequence], waiting: Sequence[ActiveSequence], entered: int, graphs: StepGraphs | None
     ) -> bool:
         """Whether slots of complete sequences are given to others: at once without graphs, where they cost time; else when
-        there are enough of them for new sequences, or for a smaller graph."""
+        there are enough of them for new sequences, or for a smaller graph. `entered` sequences were active at first."""
         left = sum(not one.complete for one in active)
-        if not left or (waiting and slots.count - left >= max(1, slots.count // REFILL)):
+        if not left or (waiting and entered - left >= max(1, entered // REFILL)):
             return True
         return left < len(active) and (graphs is None or graph_size(left) < graph_size(len(active)))
 
@@ -169,24 +185,40 @@ class ContinuousDecoder:
             self.uses.update(chain)
         return deque(sequence for _, sequence in sorted(sequences, key=lambda pair: pair[0]))
 
-    def _fill(self, sequences: Sequence[ActiveSequence], first: int, slots: Slots) -> None:
-        """Compute the prompts of new sequences, as far as they are not cached, and fill the slots from `first` on."""
+    def _pack(self, active: list[ActiveSequence], slots: Slots) -> None:
+        """Return the slots of complete sequences. On a CPU the last sequences move to those slots: they stay a rectangle."""
+        complete = [index for index, sequence in enumerate(active) if sequence.complete]
+        if not self.copies:
+            left = len(active) - len(complete)
+            moved = [index for index in range(left, len(active)) if not active[index].complete]
+            for target, source in zip(complete, moved, strict=False):
+                to, of = active[target], active[source]
+                slots.copy(of.start, to.start, of.length)
+                of.start, to.start = to.start, of.start
+                active[target], active[source] = of, to
+        for sequence in active:
+            if sequence.complete:
+                slots.give(sequence.start, sequence.room)
+        active[:] = [sequence for sequence in active if not sequence.complete]
+
+    def _fill(self, sequences: Sequence[ActiveSequence], slots: Slots) -> None:
+        """Compute the prompts of new sequences, as far as they are not cached, and fill their slots."""
         for sequence in sequences:
             sequence.started = time.perf_counter()
         chains = [(*sequence.shared, *sequence.own) for sequence in sequences]
         missing = dict.fromkeys(segment for chain in chains for segment in chain if segment not in self.cache)
-        unfilled = deque(enumerate(sequences, first))
+        unfilled = deque(sequences)
         computed: set[Segment] = set()
         for pack in _packs(list(missing), self.pass_tokens):
             computed.update(pack)
             ready = []
-            while unfilled and all(segment in computed or segment in self.cache for segment in unfilled[0][1].own):
-                slot, sequence = unfilled.popleft()
-                ready.append((slot, sequence.own))
-            self._prefill(pack, ready, [sequence.own for _, sequence in unfilled], slots)
-        for slot, sequence in unfilled:  # all of it was cached
+            while unfilled and all(segment in computed or segment in self.cache for segment in unfilled[0].own):
+                sequence = unfilled.popleft()
+                ready.append((sequence.start, sequence.own))
+            self._prefill(pack, ready, [sequence.own for sequence in unfilled], slots)
+        for sequence in unfilled:  # all of it was cached
             for call in range(len(slots.layers)):
-                slots.put(call, slot, (self.cache[segment][call] for segment in sequence.own))
+                slots.put(call, sequence.start, (self.cache[segment][call] for segment in sequence.own))
         for sequence in sequences:
             self._release(sequence.own)
 
@@ -216,7 +248,7 @@ class ContinuousDecoder:
         plain = all(sequence.sampler.plain for sequence in active)
         if graphs is not None and not graphs.failure:
             if not plain:
-                graphs.set_inputs(*_inputs(active, slots.capacity))
+                graphs.set_inputs([sequence.input for sequence in active])
             logits = graphs.step(len(active))
             if plain and not graphs.failure:
                 return Step(list(active), _to_host(graphs.tokens[: len(active)]), ahead=1)
@@ -230,7 +262,7 @@ class ContinuousDecoder:
         """Logits of the next token of every active sequence."""
         import torch
 
-        ids, positions, lengths = _inputs(active, slots.capacity)
+        ids, positions, lengths, starts, rooms = map(list, zip(*(one.input for one in active), strict=True))
         users: dict[Segment, list[int]] = {}
         for slot, sequence in enumerate(active):
             for segment in sequence.shared:
@@ -238,8 +270,10 @@ class ContinuousDecoder:
         device = self.model.device
         plan = DecodingStep(
             slots,
+            torch.tensor(starts, device=device),
             torch.tensor(lengths, device=device),
             max(lengths),
+            None if self.copies else rooms[0],
             window=max(sequence.index for sequence in active) + 1,
             shared=[(self.cache[segment], _indices(rows, device)) for segment, rows in users.items()],
         )
@@ -258,28 +292,13 @@ class ContinuousDecoder:
         return replace(answer, seconds=time.perf_counter() - sequence.started)
 
 
-def _inputs(active: Sequence[ActiveSequence], capacity: int) -> tuple[list[int], list[int], list[int]]:
-    """The last token of each sequence, its position, and the tokens in its slot with it: a complete sequence may fill its
-    slot, and must not write into the next one."""
-    return (
-        [sequence.last for sequence in active],
-        [sequence.position for sequence in active],
-        [min(capacity, sequence.length + 1) for sequence in active],
-    )
-
-
-def _pack(active: list[ActiveSequence], slots: Slots) -> None:
-    """Move sequences from the last slots to those of complete ones."""
-    moved: list[tuple[int, int]] = []
-    left = sum(not sequence.complete for sequence in active)
-    free = (slot for slot in range(left) if active[slot].complete)
-    for source in range(left, len(active)):
-        if not active[source].complete:
-            moved.append((source, target := next(free)))
-            active[target] = active[source]
-    del active[left:]
-    longest = max((active[target].length for _, target in moved), default=0)
-    slots.move([source for source, _ in moved], [target for _, target in moved], longest)
+def _entering(waiting: deque[ActiveSequence], most: int, slots: Slots) -> list[ActiveSequence]:
+    """The next sequences, at most so many, as far as there are slots for them."""
+    new: list[ActiveSequence] = []
+    while waiting and len(new) < most and (start := slots.take(waiting[0].room)) is not None:
+        waiting[0].start = start
+        new.append(waiting.popleft())
+    return new
 
 
 def _to_host(tokens: torch.Tensor) -> Callable[[], list[int]]:

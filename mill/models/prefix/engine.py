@@ -6,7 +6,6 @@ runs out. Any other exception is an error of the requests that raised it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from mill.models.tokens.rows import Row
 from mill.models.tokens.tokenizer import Prompt
 
 MOST_SEQUENCES = 512  # decoded at once
-GROUPS_PER_DOUBLING = 2  # of lengths
 
 
 class PrefixEngine:
@@ -90,17 +88,11 @@ class PrefixEngine:
                 yield prompt, NotShared(self.disabled)
 
     def _groups(self, prompts: list[Prompt]) -> list[list[Prompt]]:
-        """Sequences of very different lengths would reserve the slot of the longest for all. On CUDA, where slots have all
-        tokens of a prompt, those are counted as well, if not all prompts have room at once."""
-        in_slots = self.model.device.type == "cuda" and not self.disabled
-        lengths = [prompt.max_new_tokens + (len(prompt.ids) if in_slots else 0) for prompt in prompts]
-        if in_slots and max(lengths, default=0) * len(prompts) <= self.decoder().tokens:
-            return [prompts]
+        """On a CPU sequences of very different lengths would reserve the slot of the longest for all."""
         groups: dict[int, list[Prompt]] = {}
-        for prompt, length in zip(prompts, lengths, strict=True):
-            groups.setdefault(math.floor(math.log2(max(1, length)) * (GROUPS_PER_DOUBLING if in_slots else 1)), []).append(
-                prompt
-            )
+        for prompt in prompts:
+            length = 0 if self.model.device.type == "cuda" else prompt.max_new_tokens.bit_length()
+            groups.setdefault(length, []).append(prompt)
         return list(groups.values())
 
     def decoder(self) -> ContinuousDecoder:

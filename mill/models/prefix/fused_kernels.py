@@ -66,9 +66,9 @@ def _compile(config: Any, dtype: str) -> None:
         merge_parts(one, lse, one.clone(), lse.clone(), 0)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
         keys = rotated(heads_first, heads_first, angles, angles)[1][0]
-        cache = torch.zeros((2, 2, groups, size), device="cuda", dtype=one.dtype)
         queries = torch.zeros((2, heads, size), device="cuda", dtype=one.dtype)
-        attend_slots(queries, keys, keys, cache, cache.clone(), torch.ones(2, dtype=torch.long, device="cuda"), 1.0)
+        starts = torch.arange(2, device="cuda")
+        attend_slots(queries, keys, keys, one, one.clone(), starts, torch.ones_like(starts), 1.0)
 
 
 def merge_parts(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor, start: int) -> None:
@@ -106,22 +106,23 @@ def attend_slots(
     v: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
+    starts: torch.Tensor,
     lengths: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Attention of one token of each sequence, (sequences, heads, size), over its slot of (slots, capacity, heads of keys,
-    size), up to its length. Its own key and value, (heads of keys, sequences, size), are the last ones and are written into
-    the slot. Keys are read once for all query heads that share them."""
+    """Attention of one token of each sequence, (sequences, heads, size), over its slot: so many keys and values from its
+    start on, of (tokens, heads of keys, size). Its own key and value, (heads of keys, sequences, size), are the last ones
+    and are written into the slot. Keys are read once for all query heads that share them."""
     import torch
 
     count, heads, size = q.shape
-    _, capacity, groups, _ = keys.shape
+    groups = keys.shape[1]
     if k.stride() != v.stride() or k.stride(2) != 1:
         k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     group = heads // groups
     kernels()["attend_slots"][(count, groups)](
-        q, k, v, keys, values, lengths, out, scale, capacity, groups, k.stride(0), k.stride(1), size,
+        q, k, v, keys, values, starts, lengths, out, scale, groups, k.stride(0), k.stride(1), size,
         GROUP=group, ROWS=max(16, _power(group)), SIZE=_power(size), BLOCK=64, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out

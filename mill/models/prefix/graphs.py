@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mill.api.batching import describe, is_out_of_memory
 from mill.api.warnings import warn
@@ -18,6 +18,17 @@ NO_TOKEN = -1
 SMALLEST, BLOCK = 16, 64  # sequences: with fewer than a block, reading the weights takes most of the time
 
 
+class StepInput(NamedTuple):
+    """The next token of a sequence, its position, and its slot: the tokens in it with that one, where it starts, and how
+    many it has room for."""
+
+    token: int
+    position: int
+    length: int
+    start: int
+    room: int
+
+
 def graph_size(count: int) -> int:
     """The sequences of the smallest graph for so many."""
     return SMALLEST if count <= SMALLEST else (count + BLOCK - 1) // BLOCK * BLOCK
@@ -30,34 +41,36 @@ class StepGraphs:
     host: those of sequences that are complete by then are not read.
     """
 
-    def __init__(self, model: Any, slots: Slots) -> None:
+    def __init__(self, model: Any, slots: Slots, most: int, longest: int) -> None:
+        """For at most `most` sequences in slots of at most `longest` tokens."""
         import torch
 
-        self.model, self.slots = model, slots
+        self.model, self.slots, self.most, self.longest = model, slots, most, longest
         self.failure = ""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._warm = False
         self._pool: Any = None
         self._size = 0
-        # The graphs read their inputs here: token, position and length of each sequence.
-        self._inputs = torch.ones((3, slots.count), dtype=torch.long, device=model.device)
-        self.tokens = torch.zeros(slots.count, dtype=torch.long, device=model.device)
+        # The graphs read their inputs here, one row for each field of StepInput.
+        self._inputs = torch.ones((5, most), dtype=torch.long, device=model.device)
+        self._idle = slots.take(1)
+        self.tokens = torch.zeros(most, dtype=torch.long, device=model.device)
         """The likeliest tokens of the last step; NO_TOKEN where the logits are not numbers."""
 
-    def set_inputs(self, ids: Sequence[int], positions: Sequence[int], lengths: Sequence[int]) -> None:
-        """The next token of each sequence. Sequences beyond the given ones pad the graph; their results are not read."""
+    def set_inputs(self, inputs: Sequence[StepInput]) -> None:
+        """The next token of each sequence. Idle sequences pad the graph; their results are not read."""
         import torch
 
-        self._size = size = min(self.slots.count, graph_size(len(ids)))
-        idle = size - len(ids)
-        inputs = [[*ids, *[0] * idle], [*positions, *[0] * idle], [*lengths, *[1] * idle]]
-        self._inputs[:, :size] = on_device(torch.tensor(inputs), self._inputs.device)
+        self._size = size = min(self.most, graph_size(len(inputs)))
+        idle = StepInput(0, 0, 1, self._idle or 0, 1)
+        padded = [*inputs, *[idle] * (size - len(inputs))]
+        self._inputs[:, :size] = on_device(torch.tensor(padded).T.contiguous(), self._inputs.device)
 
     def release(self, slots: Sequence[int]) -> None:
         """Sequences in these slots are complete: the next steps, until inputs are set, read one token of each."""
         import torch
 
-        self._inputs[1:].index_fill_(1, on_device(torch.tensor(slots), self._inputs.device), 1)
+        self._inputs[1:3].index_fill_(1, on_device(torch.tensor(slots), self._inputs.device), 1)
 
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; the likeliest are the next inputs."""
@@ -89,8 +102,10 @@ class StepGraphs:
         return graph, logits
 
     def _forward(self, size: int) -> torch.Tensor:
-        ids, positions, lengths = self._inputs[:, :size]
-        plan = DecodingStep(self.slots, lengths, self.slots.capacity)
+        import torch
+
+        ids, positions, lengths, starts, rooms = self._inputs[:, :size]
+        plan = DecodingStep(self.slots, starts, lengths, self.longest)
         with attending(self.model, plan):
             out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         logits: torch.Tensor = out.logits[0]
@@ -99,5 +114,5 @@ class StepGraphs:
         self.tokens[:size] = best.where(~largest.isnan(), NO_TOKEN)
         positions += 1
         lengths += 1
-        lengths.clamp_(max=self.slots.capacity)  # of a sequence that is complete: it must not write into the next slot
+        torch.minimum(lengths, rooms, out=lengths)  # one that is complete must not write into the next slot
         return logits

@@ -1,4 +1,4 @@
-"""The KV cache of sequences in decoding, one slot per sequence, and the attention of one decoding step."""
+"""The KV cache of sequences in decoding, and the attention of one decoding step."""
 
 from __future__ import annotations
 
@@ -20,43 +20,57 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """Space for `count` sequences of `capacity` tokens in every layer, allocated when the first keys give the shape."""
+    """Keys and values of sequences in decoding, in one row of `tokens` for every layer, which is allocated when the first
+    keys give its shape. A slot is a range of it."""
 
-    def __init__(self, count: int, capacity: int) -> None:
-        self.count, self.capacity = count, capacity
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._free = [(0, tokens)]
+
+    def take(self, size: int) -> int | None:
+        """The first token of a free slot of this size; None where there is none."""
+        for index, (start, room) in enumerate(self._free):
+            if room >= size:
+                self._free[index : index + 1] = [(start + size, room - size)] if room > size else []
+                return start
+        return None
+
+    def give(self, start: int, size: int) -> None:
+        """Return a slot; neighbours become one."""
+        ranges: list[tuple[int, int]] = []
+        for first, room in sorted([*self._free, (start, size)]):
+            if ranges and sum(ranges[-1]) == first:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + room)
+            else:
+                ranges.append((first, room))
+        self._free = ranges
 
     def layer(self, call: int, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(slots, capacity, heads, size) of keys and values; `k` and `v` are (heads, tokens, size)."""
+        """(tokens, heads, size) of keys and values; `k` and `v` are (heads, tokens, size)."""
         if call == len(self.layers):
-            keys, values = (one.new_zeros(self.count, self.capacity, one.shape[0], one.shape[2]) for one in (k, v))
+            keys, values = (one.new_zeros(self.tokens, one.shape[0], one.shape[2]) for one in (k, v))
             self.layers.append((keys, values))
         return self.layers[call]
 
-    def put(self, call: int, slot: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]], start: int = 0) -> None:
-        """Write keys and values of (heads, tokens, size), one part after another, from a token of a slot on."""
+    def put(self, call: int, start: int, parts: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Write keys and values of (heads, tokens, size), one part after another, from a token on."""
         keys, values = self.layers[call]
         for k, v in parts:
             end = start + k.shape[1]
-            keys[slot, start:end], values[slot, start:end] = k.transpose(0, 1), v.transpose(0, 1)
+            keys[start:end], values[start:end] = k.transpose(0, 1), v.transpose(0, 1)
             start = end
 
-    def move(self, sources: Sequence[int], targets: Sequence[int], longest: int) -> None:
-        """Copy sequences of at most `longest` tokens to other slots."""
-        import torch
-
-        if not sources:
-            return
-        device = self.layers[0][0].device
-        source, target = (on_device(torch.tensor(slots), device) for slots in (sources, targets))
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy so many tokens to another slot."""
         for layer in self.layers:
             for cache in layer:
-                cache[target, :longest] = cache[source, :longest]
+                cache[target : target + length] = cache[source : source + length]
 
 
 @dataclass
 class Prefill(Pack):
-    """A pack that also fills slots: `rows` are (slot, the segments whose keys it gets, in order)."""
+    """A pack that also fills slots: `rows` are (first token of a slot, the segments whose keys it gets, in order)."""
 
     slots: Slots | None = None
     rows: Sequence[tuple[int, Sequence[Segment]]] = ()
@@ -67,48 +81,45 @@ class Prefill(Pack):
         layer = self.slots.layer(self.calls, k, v)
         source, target = self._copied(k.device)
         for cache, new in zip(layer, (k, v), strict=True):
-            cache.flatten(0, 1).index_copy_(0, target, new.transpose(0, 1)[source])
-        for slot, start, segment in self._cached():
-            self.slots.put(self.calls, slot, [self.cache[segment][self.calls]], start)
+            cache.index_copy_(0, target, new.transpose(0, 1)[source])
+        for start, segment in self._segments():
+            if segment not in self.bounds:  # but in an earlier pack
+                self.slots.put(self.calls, start, [self.cache[segment][self.calls]])
 
     def _copied(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Which tokens of the pack go to which rows of the slots, all of a layer in one copy."""
         import torch
 
         if "source" not in self.tensors:
-            assert self.slots is not None
-            moves = [(*self.bounds[one], slot, start) for slot, start, one in self._segments() if one in self.bounds]
-            source = [token for first, last, _, _ in moves for token in range(first, last)]
-            starts = [(slot * self.slots.capacity + start, last - first) for first, last, slot, start in moves]
-            target = [start + offset for start, count in starts for offset in range(count)]
+            moves = [(*self.bounds[one], start) for start, one in self._segments() if one in self.bounds]
+            source = [token for first, last, _ in moves for token in range(first, last)]
+            target = [start + offset for first, last, start in moves for offset in range(last - first)]
             for name, values in (("source", source), ("target", target)):
                 self.tensors[name] = on_device(torch.tensor(values, dtype=torch.long), device)
         return self.tensors["source"], self.tensors["target"]
 
-    def _cached(self) -> list[tuple[int, int, Segment]]:
-        """Segments of earlier packs."""
-        return [(slot, start, segment) for slot, start, segment in self._segments() if segment not in self.bounds]
-
-    def _segments(self) -> Iterator[tuple[int, int, Segment]]:
-        """(slot, index of the first token in it, segment)."""
-        for slot, segments in self.rows:
-            start = 0
+    def _segments(self) -> Iterator[tuple[int, Segment]]:
+        """The segments of all rows, each with its first token in the slots."""
+        for start, segments in self.rows:
             for segment in segments:
-                yield slot, start, segment
+                yield start, segment
                 start += len(segment.tokens)
 
 
 @dataclass
 class DecodingStep(AttentionPlan):
-    """One token of each of the first sequences. `lengths` are the tokens in each slot, the new one included.
+    """One token of each sequence. `starts` are the first tokens of their slots, `lengths` the tokens in each, the new one
+    included. With `capacity` the slots follow each other and have so many tokens each.
 
     `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences, or their
     range.
     """
 
     slots: Slots
+    starts: torch.Tensor
     lengths: torch.Tensor
     longest: int
+    capacity: int | None = None
     window: int = 0
     shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor | slice]] = ()
     calls: int = 0
@@ -120,13 +131,14 @@ class DecodingStep(AttentionPlan):
         in_one_call = supports(q, v, softcap) and not self.shared
         if in_one_call and fused_kernels.available():
             queries = q.transpose(0, 1).contiguous()
-            return fused_kernels.attend_slots(queries, k, v, keys, values, self.lengths, scale).transpose(0, 1)
-        flat = self._flat(count, q.device)
-        keys.flatten(0, 1).index_copy_(0, flat, k.transpose(0, 1))
-        values.flatten(0, 1).index_copy_(0, flat, v.transpose(0, 1))
+            return fused_kernels.attend_slots(queries, k, v, keys, values, self.starts, self.lengths, scale).transpose(0, 1)
+        if "last" not in self.tensors:
+            self.tensors["last"] = self.starts + self.lengths - 1
+        keys.index_copy_(0, self.tensors["last"], k.transpose(0, 1))
+        values.index_copy_(0, self.tensors["last"], v.transpose(0, 1))
         if in_one_call:
             return self._flash(q, keys, values, scale)
-        own = self._own(q, keys[:count, : self.longest], values[:count, : self.longest], scale, softcap)
+        own = self._own(q, self._rows(keys, count), self._rows(values, count), scale, softcap)
         for segment, rows in self.shared:
             seen = partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap)
             if isinstance(rows, slice):
@@ -135,15 +147,16 @@ class DecodingStep(AttentionPlan):
                 merge_rows(own, seen, rows)
         return own.out
 
-    def _flat(self, count: int, device: Any) -> torch.Tensor:
-        """The indices of the new tokens in a layer whose slots are flattened."""
+    def _rows(self, cache: torch.Tensor, count: int) -> torch.Tensor:
+        """(sequences, longest, heads, size)."""
         import torch
 
-        if "flat" not in self.tensors:
-            starts = torch.arange(count, device=device) * self.slots.capacity
-            self.tensors["flat"] = starts + self.lengths[:count] - 1
-        flat: torch.Tensor = self.tensors["flat"]
-        return flat
+        if self.capacity is not None:
+            return cache.unflatten(0, (-1, self.capacity))[:count, : self.longest]
+        if "rows" not in self.tensors:
+            rows = self.starts[:, None] + torch.arange(self.longest, device=cache.device)
+            self.tensors["rows"] = rows.clamp_(max=self.slots.tokens - 1)
+        return cache[self.tensors["rows"]]
 
     def _own(self, q: Any, keys: Any, values: Any, scale: float, softcap: float | None) -> Partial:
         """Each sequence over its own slot, up to its length. Query heads that share keys are queries of one head."""
@@ -154,7 +167,7 @@ class DecodingStep(AttentionPlan):
         queries = q.transpose(0, 1).reshape(count, keys.shape[2], groups, size)
         k, v = keys.transpose(1, 2), values.transpose(1, 2)
         if "mask" not in self.tensors:
-            empty = torch.arange(self.longest, device=q.device)[None, :] >= self.lengths[:count, None]
+            empty = torch.arange(self.longest, device=q.device)[None, :] >= self.lengths[:, None]
             mask = torch.zeros(count, 1, 1, self.longest, device=q.device, dtype=torch.float32)
             self.tensors["mask"] = mask.masked_fill_(empty[:, None, None, :], float("-inf"))
         mask = self.tensors["mask"]
@@ -175,23 +188,24 @@ class DecodingStep(AttentionPlan):
         import torch
 
         heads, count, size = q.shape
-        groups = heads // keys.shape[2]
+        groups = heads // keys.shape[1]
         queries = (
-            q.transpose(0, 1).reshape(count, keys.shape[2], groups, size).transpose(1, 2).reshape(-1, keys.shape[2], size)
+            q.transpose(0, 1).reshape(count, keys.shape[1], groups, size).transpose(1, 2).reshape(-1, keys.shape[1], size)
         )
         if "cu_q" not in self.tensors:
-            every = torch.arange(count + 1, device=q.device, dtype=torch.int32)
-            self.tensors |= {"cu_q": every * groups, "cu_k": every * self.slots.capacity, "used": self.lengths[:count].int()}
+            starts = torch.cat([self.starts, self.starts[-1:]])  # the kernel reads where a sequence starts, then its length
+            self.tensors["cu_q"] = torch.arange(count + 1, device=q.device, dtype=torch.int32) * groups
+            self.tensors |= {"cu_k": starts.int(), "used": self.lengths.int()}
         bounds = self.tensors
         out, _ = cuda_flash_attention(
             queries,
-            keys[:count].flatten(0, 1),
-            values[:count].flatten(0, 1),
+            keys,
+            values,
             bounds_q=bounds["cu_q"],
             bounds_k=bounds["cu_k"],
             longest_q=groups,
-            longest_k=self.slots.capacity,
+            longest_k=self.longest,
             scale=scale,
             used_k=bounds["used"],
         )
-        return out.reshape(count, groups, keys.shape[2], size).transpose(1, 2).reshape(count, heads, size).transpose(0, 1)
+        return out.reshape(count, groups, keys.shape[1], size).transpose(1, 2).reshape(count, heads, size).transpose(0, 1)

@@ -107,17 +107,17 @@ def gate(gates, ups, out, count, SIZE: tl.constexpr):
     tl.store(out + index, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
 
 
-@triton.jit(do_not_specialize=["capacity", "heads", "by_head", "by_sequence"])
+@triton.jit(do_not_specialize=["heads", "by_head", "by_sequence"])
 def attend_slots(
     q,
     new_keys,
     new_values,
     keys,
     values,
+    starts,
     lengths,
     out,
     scale,
-    capacity,
     heads,
     by_head,
     by_sequence,
@@ -129,15 +129,15 @@ def attend_slots(
 ):
     """One query of each head of a sequence over its new key and those in its slot. A program computes the query heads that
     share a head of keys: `heads` is the number of those. It also writes the new key and value into the slot."""
-    slot, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    before = tl.load(lengths + slot) - 1
+    sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    before = tl.load(lengths + sequence) - 1
     row, column = tl.arange(0, ROWS), tl.arange(0, SIZE)
     inside = (row < GROUP)[:, None] & (column < size)[None, :]
-    at = ((slot * heads + head) * GROUP + row)[:, None] * size + column[None, :]
+    at = ((sequence * heads + head) * GROUP + row)[:, None] * size + column[None, :]
     queries = tl.load(q + at, mask=inside, other=0.0)
-    first = (slot * capacity * heads + head) * size
+    first = (tl.load(starts + sequence) * heads + head) * size
     by_token = heads * size
-    new = slot * by_sequence + head * by_head + column
+    new = sequence * by_sequence + head * by_head + column
     key = tl.load(new_keys + new, mask=column < size, other=0.0)
     value = tl.load(new_values + new, mask=column < size, other=0.0)
     target = first + before * by_token + column
