@@ -130,9 +130,9 @@ class MillModel(ABC):
     def start_hashing(self) -> None:  # noqa: B027
         """Begin to compute what `identity` needs, if that takes long: tasks are planned meanwhile."""
 
-    def start_loading(self) -> None:  # noqa: B027
-        """Called after `start_hashing` if no other model computes before this one: what takes long may begin as soon as it
-        is likely that there is something to compute."""
+    def start_loading(self, requests: Sequence[Request]) -> None:  # noqa: B027
+        """Called before `identity` if no other model computes before this one, with the requests of the run: what takes long
+        may begin as soon as it is likely that there is something to compute."""
 
     def identity(self) -> dict[str, Any]:
         """Everything that would change the model's answers; equal identities share results.

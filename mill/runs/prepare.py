@@ -69,12 +69,11 @@ def prepare(
     model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
     choice = choice or ExecutorChoice()
     model.start_hashing()
-    if starts and choice.executor == LOCAL:
-        model.start_loading()
     model.ready(wait)
     check_servers(resolved, model, wait)
     judging = open_judge(judge, selection, output_dir, wait=wait) if judge is not None else None
     how: dict[str, Any] = {"limit": limit, "samples": samples, "fresh": fresh, "judging": judging}
+    how["starts"] = starts and choice.executor == LOCAL
     run = plan_run(resolved, model, selection, settings, output_dir=output_dir, **how)
     run.choice = choice
     run.choice.check(resolved)
@@ -114,6 +113,7 @@ def plan_run(
     fresh: bool = False,
     condition: str = "",
     judging: JudgeRunner | None = None,
+    starts: bool = False,
 ) -> Run:
     """A run of a model that is open already.
 
@@ -125,6 +125,8 @@ def plan_run(
     chosen = samples or SampleChoice(limit=limit)
     with phase(PLANNING):
         plans = plan_tasks(model, selection, settings, chosen)
+    if starts:
+        model.start_loading([request for plan in plans for state in plan.states for request in state.requests])
     run = record_run(spec, model, settings, output_dir=output_dir, fresh=fresh, condition=condition, judging=judging)
     run.plans, run.benchmarks, run.groups = plans, selection.benchmarks, groups_of(selection)
     if chosen.staged and in_stages:

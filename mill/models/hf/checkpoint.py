@@ -25,10 +25,12 @@ from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.fused_kernels import compiled_meanwhile
 from mill.models.prefix.paths import PathLog
+from mill.models.tokens.token_model import is_plain
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
 LOADED_IN_A_THREAD = ("cuda",)  # where it needs little of the interpreter
+MOST_FIRST = 65536  # requests that are tokenized before the weights are known
 
 
 class _Default(str):
@@ -85,7 +87,7 @@ class TransformersCheckpoint(MediaModel):
         self._paths = PathLog()
         self._hashing: Background[str] | None = None
         self._loading: Background[None] | None = None
-        self._loads_next = False
+        self._first_requests: Sequence[Request] | None = None
         self._device: ComputeDevice | None = None
 
     @property
@@ -96,15 +98,16 @@ class TransformersCheckpoint(MediaModel):
         if self.source.local:
             self._hashing = Background(self._fingerprint)
 
-    def start_loading(self) -> None:
-        self._loads_next = True
+    def start_loading(self, requests: Sequence[Request]) -> None:
+        self._first_requests = requests[:MOST_FIRST]
 
     def _digest(self) -> str:
         """The fingerprint. Weights that are hashed for the first time have no recorded responses, as a rule: meanwhile there
         is time for imports, and the weights may load."""
         if self._hashing is None:
             return self._fingerprint()
-        if self._loads_next and not self._hashing.done:
+        requests, self._first_requests = self._first_requests, None
+        if requests is not None and not self._hashing.done:
             with phase(LOADING):
                 import_transformers()
                 if choose_device(self.device_map) in LOADED_IN_A_THREAD and not (
@@ -112,6 +115,7 @@ class TransformersCheckpoint(MediaModel):
                 ):
                     _ = self.dtype, self.tokens  # which both threads need
                     self._loading = Background(self._load)
+                    self._start_pairs([request for request in requests if is_plain(request)])
         return self._hashing.result()
 
     def load(self) -> None:

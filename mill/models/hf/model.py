@@ -22,14 +22,14 @@ from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
+from mill.models.tokens.token_model import is_plain
 
 
 class TransformersModel(TransformersCheckpoint):
     """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
-        plain = kind == LOGLIKELIHOOD and not any(request.media or request.options.get("logprobs") for request in requests)
-        if plain and self._model is None:
+        if self._model is None and all(map(is_plain, requests)) and not self._has_started(requests):
             self._start_pairs(requests)
 
     def _load(self) -> None:

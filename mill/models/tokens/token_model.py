@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mill.api.background import Background
@@ -24,13 +24,27 @@ if TYPE_CHECKING:
 MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
+def is_plain(request: Request) -> bool:
+    """Whether a request is scored by the tokens of its text alone."""
+    return request.kind == LOGLIKELIHOOD and not request.media and not request.options.get("logprobs")
+
+
+@dataclass(frozen=True)
+class _StartedPairs:
+    """Requests that are being tokenized. Each is found by its object, as its content takes long to compare."""
+
+    requests: list[Request]
+    indices: dict[int, int]
+    pairs: Background[list[TokenPair]]
+
+
 class TokenModel(MillModel):
     """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
 
     renders_before_loading = True
     """Whether `tokens` needs neither weights nor a running engine."""
     _describes_tools = False
-    _started_pairs: tuple[list[Request], Background[list[TokenPair]]] | None = None
+    _started_pairs: _StartedPairs | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -119,14 +133,20 @@ class TokenModel(MillModel):
     def _start_pairs(self, requests: Sequence[Request]) -> None:
         """Tokenize in a thread the requests that are scored next, while something else takes time."""
         tokens, requests = self.tokens, list(requests)
-        self._started_pairs = requests, Background(lambda: tokens.pairs(requests))
+        indices = {id(request): index for index, request in enumerate(requests)}
+        self._started_pairs = _StartedPairs(requests, indices, Background(lambda: tokens.pairs(requests)))
+
+    def _has_started(self, requests: Sequence[Request]) -> bool:
+        return self._started_pairs is not None and all(id(one) in self._started_pairs.indices for one in requests)
 
     def _pairs_of(self, requests: Sequence[Request]) -> list[TokenPair]:
+        known = self._has_started(requests)
         started, self._started_pairs = self._started_pairs, None
-        if started is not None and len(started[0]) == len(requests) and all(map(operator.is_, started[0], requests)):
-            with phase(TOKENIZING):
-                return started[1].result()
-        return self.tokens.pairs(requests)
+        if started is None or not known:
+            return self.tokens.pairs(requests)
+        with phase(TOKENIZING):
+            pairs = started.pairs.result()
+            return [pairs[started.indices[id(one)]] for one in requests]
 
     def _score_pairs(
         self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits

@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -428,6 +429,47 @@ def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(
     assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
     ahead.prepare_requests(LOGLIKELIHOOD, requests)  # weights are loaded already
     assert ahead._started_pairs is None
+
+
+def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path))
+    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
+    go = threading.Event()
+    monkeypatch.setattr(TransformersModel, "_fingerprint", lambda model: "digest" if go.wait(60) else "")
+    early, plain = hf(tiny_model), hf(tiny_model)
+    requests = pairs(*PAIRS)
+    early.start_hashing()
+    early.start_loading(requests)
+    threading.Timer(1.0, go.set).start()
+    assert early.identity()["weights"] == "digest"
+    assert early._loading is not None and early._started_pairs is not None
+    early.load()
+    assert early._loading is None and early._model is not None and "prefix_engine" in early.__dict__
+    found = dict(early.stream_responses(LOGLIKELIHOOD, requests[1:]))  # the first one is recorded
+    assert [found[one].score for one in requests[1:]] == [one.score for one in plain.loglikelihood(requests[1:])]
+
+
+def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
+    go = threading.Event()
+    monkeypatch.setattr(TransformersModel, "_fingerprint", lambda model: "digest" if go.wait(60) else "")
+
+    def fails(*given: Any, **named: Any) -> None:
+        raise ModelError("cannot load the weights")
+
+    monkeypatch.setattr("mill.models.hf.loading.load_weights", fails)
+    model = hf(tiny_model)
+    model.start_hashing()
+    model.start_loading([])
+    threading.Timer(0.5, go.set).start()
+    assert model.identity()["weights"] == "digest"
+    with pytest.raises(ModelError, match="cannot load the weights"):
+        model.load()
+    model.clean()
 
 
 def test_the_tokens_of_an_answer_that_a_stop_string_ends_do_not_depend_on_its_batch(tiny_model: Path) -> None:
