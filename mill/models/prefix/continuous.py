@@ -129,10 +129,11 @@ class ContinuousDecoder:
                     steps.append(step := self._step(active, slots, graphs))
                 while len(steps) > step.ahead:
                     yield from self._read(steps.popleft())
-                complete = [slot for slot, sequence in enumerate(active) if sequence.complete]
-                if graphs is not None and len(complete) > released:
-                    graphs.release(complete)
-                    released = len(complete)
+                if graphs is not None:
+                    complete = [index for index, sequence in enumerate(active) if sequence.complete]
+                    if len(complete) > released:
+                        graphs.release(complete)
+                        released = len(complete)
 
     def _make_slots(self, waiting: Sequence[ActiveSequence], most: int) -> Slots:
         """On CUDA a slot has room for its sequence, with one token for idle ones. On a CPU, where the attention kernel takes

@@ -53,7 +53,9 @@ class StepGraphs:
         self._size = 0
         # The graphs read their inputs here, one row for each field of StepInput.
         self._inputs = torch.ones((5, most), dtype=torch.long, device=model.device)
-        self._idle = slots.take(1)
+        idle = slots.take(1)
+        assert idle is not None
+        self._idle = StepInput(0, 0, 1, idle, 1)
         self.tokens = torch.zeros(most, dtype=torch.long, device=model.device)
         """The likeliest tokens of the last step; NO_TOKEN where the logits are not numbers."""
 
@@ -62,15 +64,14 @@ class StepGraphs:
         import torch
 
         self._size = size = min(self.most, graph_size(len(inputs)))
-        idle = StepInput(0, 0, 1, self._idle or 0, 1)
-        padded = [*inputs, *[idle] * (size - len(inputs))]
+        padded = [*inputs, *[self._idle] * (size - len(inputs))]
         self._inputs[:, :size] = on_device(torch.tensor(padded).T.contiguous(), self._inputs.device)
 
-    def release(self, slots: Sequence[int]) -> None:
-        """Sequences in these slots are complete: the next steps, until inputs are set, read one token of each."""
+    def release(self, sequences: Sequence[int]) -> None:
+        """The sequences of these indices are complete: the next steps read few tokens of them."""
         import torch
 
-        self._inputs[1:3].index_fill_(1, on_device(torch.tensor(slots), self._inputs.device), 1)
+        self._inputs[1:3].index_fill_(1, on_device(torch.tensor(sequences), self._inputs.device), 1)
 
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; the likeliest are the next inputs."""
