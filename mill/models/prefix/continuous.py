@@ -244,7 +244,7 @@ class ContinuousDecoder:
                 self.cache.pop(segment, None)
 
     def _step(self, active: Sequence[ActiveSequence], slots: Slots, graphs: StepGraphs | None) -> Step:
-        """The next token of every active sequence. Where all are the likeliest ones, they stay on the device until the step
+        """The next token of every active sequence. Where all are decoded greedily, tokens stay on the device until the step
         after this one was launched."""
         plain = all(sequence.sampler.plain for sequence in active)
         if graphs is not None and not graphs.failure:

@@ -37,7 +37,7 @@ def graph_size(count: int) -> int:
 class StepGraphs:
     """One graph for each size of `graph_size`, captured at first use. If that fails, `failure` says why.
 
-    A graph ends with the likeliest tokens as the inputs of the next step, so that steps can follow each other without the
+    A graph ends with the argmax of its logits as the inputs of the next step, so that steps can follow each other without the
     host: those of sequences that are complete by then are not read.
     """
 
@@ -57,7 +57,7 @@ class StepGraphs:
         assert idle is not None
         self._idle = StepInput(0, 0, 1, idle, 1)
         self.tokens = torch.zeros(most, dtype=torch.long, device=model.device)
-        """The likeliest tokens of the last step; NO_TOKEN where the logits are not numbers."""
+        """The argmax tokens of the last step; NO_TOKEN where the logits are not numbers."""
 
     def set_inputs(self, inputs: Sequence[StepInput]) -> None:
         """The next token of each sequence. Idle sequences pad the graph; their results are not read."""
@@ -74,7 +74,7 @@ class StepGraphs:
         self._inputs[1:3].index_fill_(1, on_device(torch.tensor(sequences), self._inputs.device), 1)
 
     def step(self, count: int) -> torch.Tensor:
-        """Logits of the tokens after the inputs; the likeliest are the next inputs."""
+        """Logits of the tokens after the inputs; their argmax are the next inputs."""
         size = self._size
         if not self._warm:  # the first step compiles and allocates what cannot be captured
             self._warm = True
