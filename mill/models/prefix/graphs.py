@@ -37,8 +37,8 @@ def graph_size(count: int) -> int:
 class StepGraphs:
     """One graph for each size of `graph_size`, captured at first use. If that fails, `failure` says why.
 
-    A graph ends with the argmax of its logits as the inputs of the next step, so that steps can follow each other without the
-    host: those of sequences that are complete by then are not read.
+    A graph ends with the argmax of its logits as the inputs of the next step, so that steps can follow each other without
+    the host: those of sequences that are complete by then are not read.
     """
 
     def __init__(self, model: Any, slots: Slots, most: int, longest: int) -> None:
