@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mill.compat.torch import cpu_flash_attention
 from mill.models.prefix import varlen
 from mill.models.prefix.fused_layers import fused_layers
 from mill.models.prefix.pack import AttentionPlan, PackLayout, Unsupported
-from mill.models.prefix.partial_attention import Partial, merge, partial_attention
+from mill.models.prefix.partial_attention import Partial, has_cpu_kernel, merge, partial_attention
 
 if TYPE_CHECKING:
     import torch
@@ -86,16 +87,11 @@ def tree_attention(
 def _looped_attention(
     pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None
 ) -> torch.Tensor:
-    """One call of the device's attention for each segment, and one for each range of tokens that sees an ancestor."""
-    import torch
-
+    """One call of the device's attention for the segments of one length, and one for each range of tokens that sees an
+    ancestor."""
     group = q.shape[0] // k.shape[0]  # the causal kernel needs a key for every head: copied once, not once a segment
     keys, values = (one.repeat_interleave(group, dim=0) if group > 1 else one for one in (k, v))
-    own = [
-        partial_attention(q[:, first:last], keys[:, first:last], values[:, first:last], scale, causal=True, softcap=softcap)
-        for first, last in pack.bounds.values()
-    ]
-    whole = Partial(torch.cat([part.out for part in own], dim=1), torch.cat([part.lse for part in own], dim=1))
+    whole = _own_attention(pack, q, keys, values, scale, softcap)
     for ranges in pack.levels:
         for seen in ranges:
             tokens = slice(seen.start, seen.end)
@@ -104,3 +100,38 @@ def _looped_attention(
                 whole, partial_attention(q[:, tokens], seen_keys, seen_values, scale, causal=False, softcap=softcap), tokens
             )
     return whole.out
+
+
+def _own_attention(
+    pack: PackLayout, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, softcap: float | None
+) -> Partial:
+    """Each segment over itself. The CPU's kernel takes all segments of one length at once: most are short."""
+    import torch
+
+    heads, tokens, _ = q.shape
+    whole = Partial(q.new_empty(heads, tokens, values.shape[2]), q.new_empty(heads, tokens, dtype=torch.float32))
+    together = has_cpu_kernel(q, values, softcap)
+    for rows in _equal_lengths(pack) if together else ():
+        parts = (one[:, rows].transpose(0, 1) for one in (q, keys, values))  # (segments, heads, tokens, size)
+        out, lse = cpu_flash_attention(*parts, scale=scale, causal=True)
+        whole.out[:, rows], whole.lse[:, rows] = out.transpose(0, 1), lse.transpose(0, 1)
+    for first, last in pack.bounds.values() if not together else ():
+        own = slice(first, last)
+        part = partial_attention(q[:, own], keys[:, own], values[:, own], scale, causal=True, softcap=softcap)
+        whole.out[:, own], whole.lse[:, own] = part.out, part.lse
+    return whole
+
+
+def _equal_lengths(pack: PackLayout) -> list[Any]:
+    """The tokens of all segments of one length, as indices of (segments, tokens)."""
+    import torch
+
+    if "own" not in pack.tensors:
+        starts: dict[int, list[int]] = {}
+        for first, last in pack.bounds.values():
+            starts.setdefault(last - first, []).append(first)
+        pack.tensors["own"] = [
+            torch.tensor(firsts)[:, None] + torch.arange(length) for length, firsts in starts.items() if length
+        ]
+    rows: list[Any] = pack.tensors["own"]
+    return rows

@@ -45,11 +45,16 @@ def partial_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool, softcap: float | None = None
 ) -> Partial:
     """Queries of (heads, tokens, size) on keys of as many heads or fewer, each used by a group of query heads."""
-    import torch
-
-    if softcap is None and q.shape[-1] == v.shape[-1] and q.device.type == "cpu" and q.dtype == torch.float32:
+    if has_cpu_kernel(q, v, softcap):
         return _cpu_attention(q, k, v, scale, causal=causal)
     return _plain_attention(q, k, v, scale, causal=causal, softcap=softcap)
+
+
+def has_cpu_kernel(q: torch.Tensor, v: torch.Tensor, softcap: float | None) -> bool:
+    """Whether torch's flash kernel for CPUs computes this attention."""
+    import torch
+
+    return softcap is None and q.shape[-1] == v.shape[-1] and q.device.type == "cpu" and q.dtype == torch.float32
 
 
 def _cpu_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Partial:
