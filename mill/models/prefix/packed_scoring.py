@@ -19,6 +19,7 @@ from mill.models.prefix.pack import SegmentCache, Unsupported
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, span_response
+from mill.models.prefix.weight_layout import weights_by_columns
 from mill.models.tokens.scores import TokenScores, on_device, token_scores
 
 OUT_OF_MEMORY = "out of memory"
@@ -138,7 +139,8 @@ class PrefixScorer:
                 yield row, too_long(window)
         with phase(TOKENIZING):
             work = _Work(fitting)
-        yield from self._run(work)
+        with weights_by_columns(self.model, work.trie.tokens):
+            yield from self._run(work)
 
     def _run(self, work: _Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         cache: SegmentCache = {}

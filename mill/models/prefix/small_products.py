@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from mill.models.prefix.linear_layers import plain_linear_layers
+
 if TYPE_CHECKING:
     import torch
 
@@ -18,7 +20,10 @@ FEWEST, MOST = 8, 32  # rows where this order is faster; between MOST and twice 
 @contextmanager
 def small_products(model: Any, rows: int) -> Iterator[None]:
     """Inside this context the model's linear layers compute this number of rows in the faster order, if that is another."""
-    layers = _layers(model) if FEWEST <= rows < 2 * MOST else []
+    import torch
+
+    faster = FEWEST <= rows < 2 * MOST and torch.backends.mkl.is_available()
+    layers = plain_linear_layers(model) if faster else []
     for layer in layers:
         layer.forward = _Product(layer)
     try:
@@ -44,16 +49,3 @@ class _Product:
         if self.bias is not None:
             out += self.bias
         return out.view(*hidden.shape[:-1], -1)
-
-
-def _layers(model: Any) -> list[Any]:
-    """The plain linear layers in float32 on a CPU with MKL. A quantized or adapted layer computes something else."""
-    import torch
-
-    layers: list[Any] | None = model.__dict__.get("_mill_linear_layers")
-    if layers is None:
-        plain = [module for module in model.modules() if type(module) is torch.nn.Linear]
-        fitting = [one for one in plain if one.weight.device.type == "cpu" and one.weight.dtype == torch.float32]
-        layers = [one for one in fitting if "forward" not in one.__dict__] if torch.backends.mkl.is_available() else []
-        model.__dict__["_mill_linear_layers"] = layers
-    return layers
