@@ -18,8 +18,8 @@ from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache, Unsupported
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
-from mill.models.tokens.rows import Row, span_response
 from mill.models.prefix.weight_layout import weights_by_columns
+from mill.models.tokens.rows import Row, span_response
 from mill.models.tokens.scores import TokenScores, on_device, token_scores
 
 OUT_OF_MEMORY = "out of memory"
