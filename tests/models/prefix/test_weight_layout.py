@@ -15,7 +15,7 @@ class Tied(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(30, 8)
-        self.inner, self.half = torch.nn.Linear(8, 12), torch.nn.Linear(12, 8, dtype=torch.bfloat16)
+        self.inner, self.short = torch.nn.Linear(8, 12), torch.nn.Linear(12, 8, dtype=torch.bfloat16)
         self.head = torch.nn.Linear(8, 30, bias=False)
         self.head.weight = self.embedding.weight
 
@@ -39,7 +39,7 @@ def test_products_are_equal_and_the_layout_is_restored(model: Any) -> None:
 
 def test_other_weights_stay_as_they_are(model: Any) -> None:
     with weights_by_columns(model, LEAST_TOKENS):
-        assert model.head.weight.is_contiguous() and model.half.weight.is_contiguous()
+        assert model.head.weight.is_contiguous() and model.short.weight.is_contiguous()
         assert not model.inner.weight.is_contiguous()
     with weights_by_columns(model, LEAST_TOKENS - 1):
         assert model.inner.weight.is_contiguous()
