@@ -120,11 +120,15 @@ class TransformersCheckpoint(MediaModel):
 
     def load(self) -> None:
         """So that rates include neither loading nor probing."""
+        self._wait_for_loading()
+        self._load()
+
+    def _wait_for_loading(self) -> None:
+        """Until a thread that loads the model is done; raises what it raised."""
         loading, self._loading = self._loading, None
         if loading is not None:
             with phase(LOADING):
                 loading.result()
-        self._load()
 
     def _load(self) -> None:
         _ = self.model
@@ -237,10 +241,6 @@ class TransformersCheckpoint(MediaModel):
         return [*super().warnings(), *fallback, *([sharded] if self.lock_step else [])]
 
     def clean(self) -> None:
-        if self._loading is not None:  # for nothing, as all responses were recorded
-            with contextlib.suppress(Exception):
-                self._loading.result()
-            self._loading = None
         self.warnings()
         self._model = self._passes = None
         self._free_memory()

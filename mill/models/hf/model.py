@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -36,6 +37,8 @@ class TransformersModel(TransformersCheckpoint):
         _ = self.model, self.prefix_engine
 
     def clean(self) -> None:
+        with contextlib.suppress(Exception):  # it loaded for nothing, as all responses were recorded
+            self._wait_for_loading()
         for name in ("shared_media", "prefix_engine"):
             self.__dict__.pop(name, None)
         super().clean()

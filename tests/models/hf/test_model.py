@@ -451,6 +451,20 @@ def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
     assert [found[one].score for one in requests[1:]] == [one.score for one in plain.loglikelihood(requests[1:])]
 
 
+def test_weights_that_loaded_for_nothing_are_freed(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
+    go = threading.Event()
+    monkeypatch.setattr(TransformersModel, "_fingerprint", lambda model: "digest" if go.wait(60) else "")
+    model = hf(tiny_model)
+    model.start_hashing()
+    model.start_loading([])
+    threading.Timer(0.5, go.set).start()
+    model.identity()
+    assert model._loading is not None
+    model.clean()
+    assert model._loading is None and model._model is None and "prefix_engine" not in model.__dict__
+
+
 def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
