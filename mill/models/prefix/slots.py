@@ -10,7 +10,7 @@ from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.pack import AttentionPlan
 from mill.models.prefix.packed_attention import Pack
-from mill.models.prefix.partial_attention import Partial, merge, merge_rows, partial_attention
+from mill.models.prefix.partial_attention import Partial, has_cpu_kernel, merge, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment
 from mill.models.prefix.varlen import supports
 from mill.models.tokens.scores import on_device
@@ -171,7 +171,7 @@ class DecodingStep(AttentionPlan):
             mask = torch.zeros(count, 1, 1, self.longest, device=q.device, dtype=torch.float32)
             self.tensors["mask"] = mask.masked_fill_(empty[:, None, None, :], float("-inf"))
         mask = self.tensors["mask"]
-        if softcap is None and size == v.shape[-1] and q.device.type == "cpu" and q.dtype == torch.float32:
+        if has_cpu_kernel(q, v, softcap):
             out, lse = cpu_flash_attention(queries, k, v, scale=scale, mask=mask)
         else:
             scores = queries.float() @ k.float().transpose(2, 3) * scale
