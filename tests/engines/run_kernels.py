@@ -11,7 +11,9 @@ import math
 import torch
 from torch.nn.functional import silu
 
-from mill.models.prefix import fused_kernels
+from mill.models.prefix import fused_kernels, varlen
+from mill.models.prefix.pack import PackLayout
+from mill.models.prefix.trie import Segment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(5, 3, 16), (33, 8, 64), (7, 4, 80), (20, 2, 128)]  # tokens, heads, size of a head
@@ -46,28 +48,42 @@ def rotation_error(dtype: torch.dtype) -> float:
     return max(errors)
 
 
-def merge_error(dtype: torch.dtype) -> float:
-    """Attention over two halves of keys, merged, against attention over all of them."""
+def tree_error(dtype: torch.dtype) -> float:
+    """Attention over a trie with cached segments, and blocks of several siblings, against each token over its path."""
     errors = []
-    for tokens, heads, size in SHAPES:
-        q, k, v = (random(heads, tokens, size, dtype=dtype).double() for _ in range(3))
-        start, scores = tokens // 3, q @ k.transpose(1, 2) / math.sqrt(size)
-        half = tokens // 2
-        parts = [(scores[..., :half], v[:, :half]), (scores[..., half:], v[:, half:])]
-        first, second = (
-            ((one.softmax(dim=2) @ values).transpose(0, 1).contiguous(), one.logsumexp(dim=2)) for one, values in parts
-        )
-        out, lse = first[0].to(dtype), first[1].float().contiguous()
-        fused_kernels.merge_parts(
-            out, lse, second[0][start:].to(dtype).contiguous(), second[1][:, start:].float().contiguous(), start
-        )
-        wanted = (scores.softmax(dim=2) @ v).transpose(0, 1)
-        wanted[:start] = first[0][:start]
-        errors.append(error(out, wanted))
-        known = scores.logsumexp(dim=2)
-        known[:, :start] = first[1][:, :start]
-        errors.append(error(lse, known))
+    for heads, groups, size in [(8, 2, 64), (32, 8, 128), (4, 4, 80), (14, 2, 64)]:
+        cached, empty = Segment([0] * 70, 0), Segment([], 0)
+        root, other = Segment([0] * 45, 0), Segment([0] * 3, 0)
+        below = Segment([0] * 66, 70, cached, 1)
+        children = [Segment([0] * length, 45, root, 1) for length in (5, 40, 1, 90)]
+        leaves = [Segment([0] * length, 136, below, 2) for length in (3, 20)] + [Segment([0] * 7, 46, children[2], 2)]
+        new = {cached: [tuple(random(groups, 70, size, dtype=dtype) for _ in range(2))], empty: [(None, None)]}
+        pack = Tree([root, other, below, *children, *leaves], new)
+        tokens = len(pack.ids)
+        q, (k, v) = random(heads, tokens, size, dtype=dtype), (random(groups, tokens, size, dtype=dtype) for _ in range(2))
+        rows = [one.transpose(0, 1).contiguous() for one in (q, k, v)]
+        found = varlen.tree_attention(pack, rows[0], rows[1], rows[2], size**-0.5)
+        wanted = torch.empty_like(q, dtype=torch.float64)
+        for segment, (first, last) in pack.bounds.items():
+            before = [new[one][0] if one in new else pack.part(one, k, v) for one in segment.chain[:-1]]
+            own = pack.part(segment, k, v)
+            keys, values = (torch.cat([pair[which] for pair in (*before, own)], dim=1).double() for which in (0, 1))
+            for token in range(first, last):
+                seen = keys.shape[1] - (last - token) + 1
+                k_seen, v_seen = (one[:, :seen].repeat_interleave(heads // groups, dim=0) for one in (keys, values))
+                weights = (q[:, token, None].double() @ k_seen.transpose(1, 2) * size**-0.5).softmax(dim=2)
+                wanted[:, token] = (weights @ v_seen)[:, 0]
+        errors.append(error(found, wanted))
     return max(errors)
+
+
+class Tree(PackLayout):
+    def attend(self, *given: object) -> torch.Tensor:
+        raise NotImplementedError
+
+    def part(self, segment: Segment, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, last = self.bounds[segment]
+        return k[:, first:last], v[:, first:last]
 
 
 def slots_error(dtype: torch.dtype) -> float:
@@ -98,5 +114,5 @@ def slots_error(dtype: torch.dtype) -> float:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    kernels = {"gate": gate_error, "rotation": rotation_error, "merge": merge_error, "slots": slots_error}
+    kernels = {"gate": gate_error, "rotation": rotation_error, "tree": tree_error, "slots": slots_error}
     print(json.dumps({name: [check(torch.float32), check(torch.float16)] for name, check in kernels.items()}))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.background import Background
 from mill.models.device import choose_device
+from mill.models.prefix.tree_blocks import BlockTable, block_table
+from mill.models.prefix.trie import Segment
 
 if TYPE_CHECKING:
     import torch
@@ -61,25 +63,14 @@ def _compile(config: Any, dtype: str) -> None:
         groups = getattr(config, "num_key_value_heads", None) or heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
         one = torch.zeros((2, groups, size), device="cuda", dtype=getattr(torch, dtype))
-        lse = torch.zeros((groups, 2), device="cuda")
         gated(one, one)
-        merge_parts(one, lse, one.clone(), lse.clone(), 0)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
         keys = rotated(heads_first, heads_first, angles, angles)[1][0]
         queries = torch.zeros((2, heads, size), device="cuda", dtype=one.dtype)
         starts = torch.arange(2, device="cuda")
         attend_slots(queries, keys, keys, one, one.clone(), starts, torch.ones_like(starts), 1.0)
-
-
-def merge_parts(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor, start: int) -> None:
-    """Merge attention over other keys into tokens from `start` on, in place: outputs of (tokens, heads, size), all
-    contiguous, and log-sum-exps of (heads, tokens) in float32."""
-    tokens, heads, size = part.shape
-    rows = tokens * heads
-    grid = ((rows + ROWS - 1) // ROWS,)
-    kernels()["merge"][grid](
-        out, lse, part, part_lse, start, rows, heads, lse.shape[1], tokens, size, ROWS=ROWS, SIZE=_power(size)
-    )
+        segment = Segment([0, 0], 0)
+        attend_tree(queries, one, one, block_table([segment], heads // groups, one.device), 1.0)
 
 
 def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -128,6 +119,23 @@ def attend_slots(
     return out
 
 
+def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: BlockTable, scale: float) -> torch.Tensor:
+    """Attention over a trie: queries of (tokens, heads, size) over keys and values of (tokens, heads of keys, size), the
+    first of which are those of the same tokens."""
+    import torch
+
+    _, heads, size = q.shape
+    groups = keys.shape[1]
+    group = heads // groups
+    out = torch.empty_like(q)
+    kernels()["attend_tree"][(table.blocks.shape[0], groups)](
+        q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
+        TOKENS=table.tokens, GROUP=group, ROWS=_power(table.tokens * group), SIZE=_power(size), BLOCK=64,
+        num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return out
+
+
 def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up, both contiguous."""
     import torch
@@ -148,8 +156,8 @@ def kernels() -> dict[str, Any]:
     from mill.models.prefix import triton_kernels
 
     return {
-        "merge": triton_kernels.merge,
         "rotate": triton_kernels.rotate,
         "gate": triton_kernels.gate,
         "attend_slots": triton_kernels.attend_slots,
+        "attend_tree": triton_kernels.attend_tree,
     }

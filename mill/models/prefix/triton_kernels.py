@@ -11,40 +11,6 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["start", "rows", "heads", "tokens", "part_tokens"])
-def merge(
-    out,
-    lse,
-    part,
-    part_lse,
-    start,
-    rows,
-    heads,
-    tokens,
-    part_tokens,
-    size: tl.constexpr,
-    ROWS: tl.constexpr,
-    SIZE: tl.constexpr,
-):
-    """A row is a head of a token."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, SIZE)
-    token, head = row // heads, row % heads
-    known = row < rows
-    cells = known[:, None] & (column < size)[None, :]
-    at, at_part = head * tokens + start + token, head * part_tokens + token
-    old = tl.load(lse + at, mask=known, other=0.0)
-    new = tl.load(part_lse + at_part, mask=known, other=0.0)
-    largest = tl.maximum(old, new)
-    total = largest + tl.log(tl.exp(old - largest) + tl.exp(new - largest))
-    cells_at = (row + start * heads)[:, None] * size + column[None, :]
-    first = tl.load(out + cells_at, mask=cells, other=0.0).to(tl.float32)
-    second = tl.load(part + row[:, None] * size + column[None, :], mask=cells, other=0.0).to(tl.float32)
-    mixed = first * tl.exp(old - total)[:, None] + second * tl.exp(new - total)[:, None]
-    tl.store(out + cells_at, mixed.to(out.dtype.element_ty), mask=cells)
-    tl.store(lse + at, total, mask=known)
-
-
 @triton.jit(do_not_specialize=["tokens", "q_heads", "k_heads", "q_by_head", "q_by_token", "k_by_head", "k_by_token"])
 def rotate(
     q,
@@ -162,3 +128,69 @@ def attend_slots(
         mixed = tl.dot(weight.to(old_values.dtype), old_values, mixed * share[:, None])
         largest = larger
     tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["heads"])
+def attend_tree(
+    q,
+    keys,
+    values,
+    out,
+    blocks,
+    ancestors,
+    starts,
+    scale,
+    heads,
+    size: tl.constexpr,
+    TOKENS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program computes a block of tokens, for the query heads that share a head of keys: over the keys of all ancestors,
+    then over those of its own segments, each token from the start of its segment to itself. See tree_blocks.py for the
+    tables; `heads` are those of keys."""
+    entry, head = blocks + tl.program_id(0) * 5, tl.program_id(1)
+    first, last, own = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
+    ancestor, count = tl.load(entry + 3), tl.load(entry + 4)
+    row, column, key = tl.arange(0, ROWS), tl.arange(0, SIZE), tl.arange(0, BLOCK)
+    token = first + row // GROUP
+    known = (row < TOKENS * GROUP) & (token < last)
+    at = ((token.to(tl.int64) * heads + head) * GROUP + row % GROUP)[:, None] * size + column[None, :]
+    cells = known[:, None] & (column < size)[None, :]
+    queries = tl.load(q + at, mask=cells, other=0.0)
+    start = tl.load(starts + token, mask=known, other=0)
+    scale = scale * 1.4426950408889634  # powers of two are faster than those of e
+    largest = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, SIZE), tl.float32)
+    for index in range(ancestor, ancestor + count):
+        seen, length = tl.load(ancestors + 2 * index), tl.load(ancestors + 2 * index + 1)
+        for offset in range(0, length, BLOCK):
+            inside = offset + key < length
+            source = ((seen + offset + key).to(tl.int64) * heads + head)[:, None] * size + column[None, :]
+            mask = inside[:, None] & (column < size)[None, :]
+            score = tl.dot(queries, tl.trans(tl.load(keys + source, mask=mask, other=0.0))) * scale
+            score = tl.where(inside[None, :], score, float("-inf"))
+            larger = tl.maximum(largest, tl.max(score, 1))
+            weight, share = tl.exp2(score - larger[:, None]), tl.exp2(largest - larger)
+            value = tl.load(values + source, mask=mask, other=0.0)
+            total = total * share + tl.sum(weight, 1)
+            mixed = tl.dot(weight.to(value.dtype), value, mixed * share[:, None])
+            largest = larger
+    for offset in range(own, last, BLOCK):
+        seen_token = offset + key
+        source = (seen_token.to(tl.int64) * heads + head)[:, None] * size + column[None, :]
+        mask = (seen_token < last)[:, None] & (column < size)[None, :]
+        score = tl.dot(queries, tl.trans(tl.load(keys + source, mask=mask, other=0.0))) * scale
+        visible = (seen_token[None, :] <= token[:, None]) & (seen_token[None, :] >= start[:, None])
+        score = tl.where(visible, score, float("-inf"))
+        larger = tl.maximum(largest, tl.max(score, 1))
+        finite = tl.where(larger == float("-inf"), 0.0, larger)  # nothing seen yet
+        weight, share = tl.exp2(score - finite[:, None]), tl.exp2(largest - finite)
+        value = tl.load(values + source, mask=mask, other=0.0)
+        total = total * share + tl.sum(weight, 1)
+        mixed = tl.dot(weight.to(value.dtype), value, mixed * share[:, None])
+        largest = larger
+    tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=cells)

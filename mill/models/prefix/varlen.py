@@ -8,6 +8,7 @@ from mill.compat.torch import cuda_flash_attention, has_cuda_flash_attention
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.pack import PackLayout
 from mill.models.prefix.partial_attention import Partial, merge
+from mill.models.prefix.tree_blocks import BlockTable, block_table
 
 if TYPE_CHECKING:
     import torch
@@ -28,10 +29,13 @@ def supports(q: torch.Tensor, v: torch.Tensor, softcap: float | None) -> bool:
 
 
 def varlen_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """One call for all segments, and one for each level: all tokens below it, which are contiguous."""
+    """One call of a kernel of its own, or without Triton one call of the flash kernel for all segments, and one for each
+    level: all tokens below it, which are contiguous."""
     import torch
 
     queries, keys, values = (one.transpose(0, 1).contiguous() for one in (q, k, v))  # (tokens, heads, size)
+    if fused_kernels.available():
+        return tree_attention(pack, queries, keys, values, scale)
     own = _bounds(pack, "own", [last - first for first, last in pack.bounds.values()], q.device)
     whole = _flash(queries, keys, values, own, own, scale, causal=True)
     for level, ranges in enumerate(pack.levels):
@@ -40,16 +44,20 @@ def varlen_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torc
         bounds_q = _bounds(pack, f"q{level}", [seen.end - seen.start for seen in ranges], q.device)
         bounds_k = _bounds(pack, f"k{level}", [pair[0].shape[1] for pair in ancestors], q.device)
         below = slice(ranges[0].start, ranges[-1].end)
-        _merge(whole, _flash(queries[below], seen_keys, seen_values, bounds_q, bounds_k, scale, causal=False), below)
+        merge(whole, _flash(queries[below], seen_keys, seen_values, bounds_q, bounds_k, scale, causal=False), below)
     return whole.out
 
 
-def _merge(whole: Partial, part: Partial, tokens: slice) -> None:
-    if fused_kernels.available():
-        out, other = whole.out.transpose(0, 1), part.out.transpose(0, 1)  # as the kernel gave them: contiguous
-        fused_kernels.merge_parts(out, whole.lse, other, part.lse, tokens.start)
-    else:
-        merge(whole, part, tokens)
+def tree_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    import torch
+
+    if "blocks" not in pack.tensors:
+        pack.tensors["blocks"] = block_table(pack.segments, q.shape[1] // k.shape[1], q.device)
+    table: BlockTable = pack.tensors["blocks"]
+    if table.cached:
+        cached = [pack.cache[segment][pack.calls] for segment in table.cached]
+        k, v = (torch.cat([one, *(pair[which].transpose(0, 1) for pair in cached)]) for which, one in enumerate((k, v)))
+    return fused_kernels.attend_tree(q, k, v, table, scale).transpose(0, 1)
 
 
 def _flash(

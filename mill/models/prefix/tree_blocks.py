@@ -1,0 +1,60 @@
+"""What each program of the kernel for attention over a trie computes: a block of tokens that have the same ancestors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any
+
+from mill.models.prefix.trie import Segment
+from mill.models.tokens.scores import on_device
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_ROWS = 128  # of a program: each query head of a token is one
+
+
+@dataclass(frozen=True)
+class BlockTable:
+    """`blocks` has a row for each: its first token, the token after its last one, where the segment of the first token
+    starts, its first ancestor and how many it has. `ancestors` are (first key, number of keys). `starts` is for each token
+    where its segment starts. A block has at most `tokens`.
+
+    Keys are those of the pack, then those of `cached` segments."""
+
+    tokens: int
+    blocks: torch.Tensor
+    ancestors: torch.Tensor
+    starts: torch.Tensor
+    cached: list[Segment]
+
+
+def block_table(segments: Sequence[Segment], group: int, device: Any) -> BlockTable:
+    """The table of a pack of these segments, for a model where `group` query heads share a head of keys."""
+    import torch
+
+    tokens = max(1, MOST_ROWS // group)
+    ends = list(accumulate(len(segment.tokens) for segment in segments))
+    where = {segment: (end - len(segment.tokens), end) for segment, end in zip(segments, ends, strict=True)}
+    end = ends[-1]
+    cached: list[Segment] = []
+    blocks: list[tuple[int, int, int, int, int]] = []
+    ancestors: list[tuple[int, int]] = []
+    starts = [first for first, last in where.values() for _ in range(first, last)]
+    for parent, siblings in groupby(segments, key=lambda segment: segment.parent):
+        children = list(siblings)
+        chain = [segment for segment in (parent.chain if parent is not None else []) if segment.tokens]
+        for segment in chain:
+            if segment not in where:
+                where[segment] = (end, end + len(segment.tokens))
+                end += len(segment.tokens)
+                cached.append(segment)
+        first, last = where[children[0]][0], where[children[-1]][1]
+        for start in range(first, last, tokens):
+            blocks.append((start, min(last, start + tokens), starts[start], len(ancestors), len(chain)))
+        ancestors += [(where[segment][0], len(segment.tokens)) for segment in chain]
+    tables = [torch.tensor(values, dtype=torch.int32) for values in (blocks, ancestors or [(0, 0)], starts)]
+    of_blocks, of_ancestors, of_tokens = (on_device(table, device) for table in tables)
+    return BlockTable(tokens, of_blocks, of_ancestors, of_tokens, cached)
