@@ -21,6 +21,6 @@ def test_kernels_compute_what_torch_computes() -> None:
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     errors = json.loads(done.stdout)
-    assert set(errors) == {"gate", "rotation", "merge", "slots"}
+    assert set(errors) == {"gate", "rotation", "tree", "slots"}
     for single, half in errors.values():
         assert single < 1e-6 and half < 1e-3  # rounded once
