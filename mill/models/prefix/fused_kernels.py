@@ -131,7 +131,7 @@ def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table
     kernels()["attend_tree"][(table.blocks.shape[0], groups)](
         q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
         TOKENS=table.tokens, GROUP=group, ROWS=_power(table.tokens * group), SIZE=_power(size), BLOCK=64,
-        num_warps=8, num_stages=3,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
     return out
 

@@ -13,7 +13,7 @@ from mill.models.tokens.scores import on_device
 if TYPE_CHECKING:
     import torch
 
-MOST_ROWS = 128  # of a program: each query head of a token is one
+MOST_ROWS = 64  # of a program: each query head of a token is one
 
 
 @dataclass(frozen=True)
