@@ -17,6 +17,7 @@ from mill.models.prefix.trie import Segment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHAPES = [(5, 3, 16), (33, 8, 64), (7, 4, 80), (20, 2, 128)]  # tokens, heads, size of a head
+HEADS = [(8, 2, 64), (32, 8, 128), (4, 4, 80), (14, 2, 64), (2, 1, 256), (4, 2, 8)]  # of queries, of keys, their size
 
 
 def error(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -51,7 +52,7 @@ def rotation_error(dtype: torch.dtype) -> float:
 def tree_error(dtype: torch.dtype) -> float:
     """Attention over a trie with cached segments, and blocks of several siblings, against each token over its path."""
     errors = []
-    for heads, groups, size in [(8, 2, 64), (32, 8, 128), (4, 4, 80), (14, 2, 64)]:
+    for heads, groups, size in HEADS:
         cached, empty = Segment([0] * 70, 0), Segment([], 0)
         root, other = Segment([0] * 45, 0), Segment([0] * 3, 0)
         below = Segment([0] * 66, 70, cached, 1)
@@ -89,7 +90,8 @@ class Tree(PackLayout):
 def slots_error(dtype: torch.dtype) -> float:
     """Attention of one token of each sequence over its slot, where its own key and value are written."""
     errors = []
-    for heads, groups, size, capacity in [(8, 2, 64, 200), (32, 8, 128, 300), (4, 4, 80, 70), (14, 2, 64, 130)]:
+    for heads, groups, size in HEADS:
+        capacity = 70 + 2 * size
         lengths = [1, capacity, capacity // 2, 64, 65]
         q = random(len(lengths), heads, size, dtype=dtype)
         k, v = (random(len(lengths) + 2, capacity, groups, size, dtype=dtype) for _ in range(2))

@@ -1,5 +1,5 @@
-"""Elementwise work of a forward pass in one kernel each, for half precision on CUDA: several kernels of torch move the same
-values through memory three to five times.
+"""Attention over tries and slots, and elementwise work of a forward pass, in one kernel each, for half precision on CUDA:
+several kernels of torch move the same values through memory three to five times.
 
 Everything works without Triton, which comes with torch for CUDA; `available` says whether it is there.
 """
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 ROWS = 16  # of heads, in one program
 MOST_AT_ONCE = 16  # values of half precision in one read
 COLUMNS = 1024
+LEAST_OF_PRODUCT = 16  # rows and columns of the matrices that Triton multiplies
+KEY_BLOCKS = ((64, 3), (64, 2), (32, 3), (32, 2), (32, 1))  # keys of a block and blocks in shared memory, fastest first
+LEAST_SHARED_MEMORY = 99 * 1024  # of devices that have torch's flash kernel
 
 
 @functools.cache
@@ -112,9 +115,11 @@ def attend_slots(
         k, v = k.contiguous(), v.contiguous()
     out = torch.empty_like(q)
     group = heads // groups
+    rows = max(LEAST_OF_PRODUCT, _power(group))
+    block, stages = _key_blocks(rows, size, q)
     kernels()["attend_slots"][(count, groups)](
         q, k, v, keys, values, starts, lengths, out, scale, groups, k.stride(0), k.stride(1), size,
-        GROUP=group, ROWS=max(16, _power(group)), SIZE=_power(size), BLOCK=64, num_warps=4, num_stages=3,
+        GROUP=group, ROWS=rows, SIZE=_columns(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
 
@@ -127,11 +132,12 @@ def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table
     _, heads, size = q.shape
     groups = keys.shape[1]
     group = heads // groups
+    rows = _power(table.tokens * group)
+    block, stages = _key_blocks(rows, size, q)
     out = torch.empty_like(q)
     kernels()["attend_tree"][(table.blocks.shape[0], groups)](
         q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
-        TOKENS=table.tokens, GROUP=group, ROWS=_power(table.tokens * group), SIZE=_power(size), BLOCK=64,
-        num_warps=4, num_stages=3,
+        TOKENS=table.tokens, GROUP=group, ROWS=rows, SIZE=_columns(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
 
@@ -144,6 +150,26 @@ def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     count = gate.numel()
     kernels()["gate"][((count + COLUMNS - 1) // COLUMNS,)](gate, up, out, count, SIZE=COLUMNS)
     return out
+
+
+def _key_blocks(rows: int, size: int, q: torch.Tensor) -> tuple[int, int]:
+    """The fastest blocks that, with this many rows of queries, have room in the shared memory of the device."""
+    row = _columns(size) * q.element_size()
+    room = _shared_memory(q.device)
+    return next((blocks for blocks in KEY_BLOCKS if (rows + 2 * math.prod(blocks)) * row <= room), KEY_BLOCKS[-1])
+
+
+@functools.cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that one program may use."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    return getattr(properties, "shared_memory_per_block_optin", LEAST_SHARED_MEMORY)
+
+
+def _columns(size: int) -> int:
+    return max(LEAST_OF_PRODUCT, _power(size))
 
 
 def _power(size: int) -> int:
