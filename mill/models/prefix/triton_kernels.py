@@ -1,5 +1,5 @@
 """The kernels of fused_kernels.py in Triton's language, which knows no types but constexpr. Values are computed in float32
-and rounded once; products of float32 are not rounded to TF32 ("ieee").
+and rounded once.
 
 A kernel is compiled for each value of a constexpr, such as the size of a head, and not for numbers that differ from pass to
 pass, unless their alignment matters.
@@ -118,14 +118,14 @@ def attend_slots(
         cells = first + token[:, None] * by_token + column[None, :]
         mask = known[:, None] & (column < size)[None, :]
         old_keys = tl.load(keys + cells, mask=mask, other=0.0)
-        score = tl.dot(queries, tl.trans(old_keys), input_precision="ieee") * scale
+        score = tl.dot(queries, tl.trans(old_keys)) * scale
         score = tl.where(known[None, :], score, float("-inf"))
         larger = tl.maximum(largest, tl.max(score, 1))
         weight = tl.exp(score - larger[:, None])
         share = tl.exp(largest - larger)
         old_values = tl.load(values + cells, mask=mask, other=0.0)
         total = total * share + tl.sum(weight, 1)
-        mixed = tl.dot(weight.to(old_values.dtype), old_values, mixed * share[:, None], input_precision="ieee")
+        mixed = tl.dot(weight.to(old_values.dtype), old_values, mixed * share[:, None])
         largest = larger
     tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=inside)
 
@@ -172,20 +172,20 @@ def attend_tree(
             source = ((seen + offset + key).to(tl.int64) * heads + head)[:, None] * size + column[None, :]
             mask = inside[:, None] & (column < size)[None, :]
             old_keys = tl.load(keys + source, mask=mask, other=0.0)
-            score = tl.dot(queries, tl.trans(old_keys), input_precision="ieee") * scale
+            score = tl.dot(queries, tl.trans(old_keys)) * scale
             score = tl.where(inside[None, :], score, float("-inf"))
             larger = tl.maximum(largest, tl.max(score, 1))
             weight, share = tl.exp2(score - larger[:, None]), tl.exp2(largest - larger)
             value = tl.load(values + source, mask=mask, other=0.0)
             total = total * share + tl.sum(weight, 1)
-            mixed = tl.dot(weight.to(value.dtype), value, mixed * share[:, None], input_precision="ieee")
+            mixed = tl.dot(weight.to(value.dtype), value, mixed * share[:, None])
             largest = larger
     for offset in range(own, last, BLOCK):
         seen_token = offset + key
         source = (seen_token.to(tl.int64) * heads + head)[:, None] * size + column[None, :]
         mask = (seen_token < last)[:, None] & (column < size)[None, :]
         own_keys = tl.load(keys + source, mask=mask, other=0.0)
-        score = tl.dot(queries, tl.trans(own_keys), input_precision="ieee") * scale
+        score = tl.dot(queries, tl.trans(own_keys)) * scale
         visible = (seen_token[None, :] <= token[:, None]) & (seen_token[None, :] >= start[:, None])
         score = tl.where(visible, score, float("-inf"))
         larger = tl.maximum(largest, tl.max(score, 1))
@@ -193,6 +193,6 @@ def attend_tree(
         weight, share = tl.exp2(score - finite[:, None]), tl.exp2(largest - finite)
         value = tl.load(values + source, mask=mask, other=0.0)
         total = total * share + tl.sum(weight, 1)
-        mixed = tl.dot(weight.to(value.dtype), value, mixed * share[:, None], input_precision="ieee")
+        mixed = tl.dot(weight.to(value.dtype), value, mixed * share[:, None])
         largest = larger
     tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=cells)

@@ -19,6 +19,8 @@ from mill.models.prefix.probe import STATE, sharing_obstacle
 from mill.models.tokens.rows import Row, Span, shared_rows
 
 VOCABULARY = 320
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
 SMALL = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
@@ -112,9 +114,12 @@ def generated() -> list[Request]:
     ]
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_an_architecture_answers_the_same_with_and_without_sharing(zoo: Any, family: str) -> None:
-    together, alone = opened(zoo(family)), opened(zoo(family), exact=True)
+def test_an_architecture_answers_the_same_with_and_without_sharing(zoo: Any, family: str, device: str) -> None:
+    together, alone = (
+        TransformersModel(str(zoo(family)), dtype="float32", device_map=device, exact=exact) for exact in (False, True)
+    )
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
     assert together.prefix_sharing is FAMILIES[family][1]
     for one, other in zip(found, wanted, strict=True):
@@ -249,9 +254,14 @@ def test_answers_are_reported_as_soon_as_they_are_complete(zoo: Any) -> None:
     assert order == ["short", "long"]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral"])
-def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: str) -> None:
+@needs_cuda
+@pytest.mark.parametrize("triton", [True, False])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "mixtral"])
+def test_on_cuda_half_precision_and_graphs_agree_with_float32(
+    zoo: Any, family: str, triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not triton:
+        monkeypatch.setattr(fused_kernels, "available", lambda: False)
     together = TransformersModel(str(zoo(family)), dtype="bfloat16")
     alone = TransformersModel(str(zoo(family)), dtype="float32", exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
@@ -264,7 +274,7 @@ def test_on_cuda_half_precision_and_graphs_agree_with_float32(zoo: Any, family: 
     assert same >= len(texts) - 2  # rounding flips near ties
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_cuda
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "olmo2", "phi3"])
 def test_fused_layers_round_no_more_than_those_of_transformers(
     zoo: Any, family: str, monkeypatch: pytest.MonkeyPatch
