@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,9 +10,10 @@ from functools import cached_property
 from json.encoder import encode_basestring
 from typing import Any
 
+from mill.api.context_digest import context_digest, encode_json
 from mill.api.errors import SpecError, UnknownName
 from mill.api.labels import NO_LABELS, Labels
-from mill.api.message import Context, Media, Message
+from mill.api.message import Context, Media
 from mill.api.response import Response
 from mill.api.tools import Tool
 
@@ -89,11 +89,11 @@ class Request:
     @cached_property
     def content_hash(self) -> str:
         """The same for equal content in any process, on any machine: the digest of its parts as a JSON list."""
-        digest = _context_digest(self.kind, self.context)
+        digest = context_digest(self.kind, self.context)
         parts: list[Any] = [dict(self.options), [self.labels.digest] if self.labels else []]
         if self.tools:
             parts.append([tool.to_dict() for tool in self.tools])
-        rest = _encode(parts) if self.options or self.labels or self.tools else "[{}, []]"
+        rest = encode_json(parts) if self.options or self.labels or self.tools else "[{}, []]"
         digest.update(f", {encode_basestring(self.continuation)}, {rest[1:]}".encode("utf-8", "surrogatepass"))
         found: str = digest.hexdigest()
         return found
@@ -218,26 +218,3 @@ def _shown(value: Any) -> str:
     """A value in a message, shortened."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Message):
-        return value.to_dict()
-    raise TypeError(f"a request option of type {type(value).__name__} cannot be hashed: {value!r}")
-
-
-_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain).encode
-
-
-_last_context: tuple[str, Context, Any] | None = None
-
-
-def _context_digest(kind: str, context: Context) -> Any:
-    """The digest of the first two parts. The choices of a question have one context, which is digested once."""
-    global _last_context
-    last = _last_context
-    if last is None or last[0] != kind or last[1] is not context:
-        start = _encode([kind, context])[:-1]
-        last = kind, context, hashlib.blake2b(start.encode("utf-8", "surrogatepass"), digest_size=16)
-        _last_context = last
-    return last[2].copy()

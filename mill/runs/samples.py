@@ -33,6 +33,7 @@ from mill.tasks import hooks
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.Encoder().encode
+_PLAIN_TYPES = {str, bool, int, type(None)}
 
 
 @dataclass(frozen=True)
@@ -245,16 +246,19 @@ def row_line(data: Mapping[str, Any]) -> str:
     return json_text({**_mapped(data, _escape), "escaped": True})
 
 
-def is_plain(data: Any) -> bool:
-    """Whether data have only the types of JSON, and finite numbers."""
-    kind = type(data)
-    if kind is str or kind is bool or kind is int or data is None:
-        return True
-    if kind is float:
-        return math.isfinite(data)
-    if kind is dict:
-        return all(type(key) is str for key in data) and all(map(is_plain, data.values()))
-    return (kind is list or kind is tuple) and all(map(is_plain, data))
+def is_plain(*values: Any) -> bool:
+    """Whether values have only the types of JSON, and finite numbers."""
+    for value in values:
+        kind = type(value)
+        if kind is dict:
+            plain = set(map(type, value)) <= {str} and is_plain(*value.values())
+        elif kind is list or kind is tuple:
+            plain = is_plain(*value)
+        else:
+            plain = math.isfinite(value) if kind is float else kind in _PLAIN_TYPES
+        if not plain:
+            return False
+    return True
 
 
 def read_samples(file: Path) -> list[SampleRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 import re
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 from mill.api.errors import SpecError
 from mill.api.labels import Labels
-from mill.api.message import Message
+from mill.api.message import Context, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.response import Response, Token
 from mill.api.tools import MALFORMED, ToolCall, ToolResult
@@ -267,3 +268,19 @@ def test_numbers_keep_their_json_so_that_recorded_responses_match() -> None:
     assert json.dumps(
         {name: options[name] for name in ("logprobs", "repetition_penalty", "temperature", "top_k", "top_p")}
     ) == ('{"logprobs": 5, "repetition_penalty": 1, "temperature": 1.0, "top_k": 5, "top_p": 1}')
+
+
+def test_a_hash_does_not_depend_on_the_requests_before_it() -> None:
+    """What contexts have in common is digested once, whatever follows it."""
+    chance = random.Random(0)
+    words = ['the "quick"', "\\ brown\n", "fox\x01 ", "\ud800", "\udc00", "né ", "🦊", "A"]
+    examples = ["".join(chance.choices(words, k=chance.randrange(30))) for _ in range(4)]
+    dialog = (Message("user", "hi"),)
+    for _ in range(500):
+        kind = chance.choice([LOGLIKELIHOOD, GENERATE])
+        text = chance.choice(examples) + "".join(chance.choices(words, k=chance.randrange(12)))
+        context: Context = dialog if chance.random() < 0.2 else text
+        given: Any = text if context is text else [message.to_dict() for message in dialog]
+        parts = [kind, given, "B", {}, []]
+        whole = json.dumps(parts, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        assert Request(kind, context, "B").content_hash == hashlib.blake2b(whole, digest_size=16).hexdigest()

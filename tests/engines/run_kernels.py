@@ -52,7 +52,7 @@ def rotation_error(dtype: torch.dtype) -> float:
 
 
 def tree_error(dtype: torch.dtype) -> float:
-    """Attention over a trie with cached segments, and blocks of several siblings, against each token over its path."""
+    """Attention over a trie with cached segments, and blocks of several segments, against each token over its path."""
     errors = []
     for heads, groups, size in HEADS:
         cached, empty = Segment([0] * 70, 0), Segment([], 0)

@@ -242,8 +242,9 @@ class TransformersCheckpoint(MediaModel):
 
     def clean(self) -> None:
         self.warnings()
-        self._model = self._passes = None
-        self._free_memory()
+        if self._model is not None:
+            self._model = self._passes = None
+            self._free_memory()
 
     def _free_memory(self) -> None:
         gc.collect()

@@ -43,8 +43,8 @@ def block_table(segments: Sequence[Segment], group: int, device: Any) -> BlockTa
     blocks: list[tuple[int, int, int, int, int]] = []
     ancestors: list[tuple[int, int]] = []
     starts = [first for first, last in where.values() for _ in range(first, last)]
-    for parent, siblings in groupby(segments, key=lambda segment: segment.parent):
-        children = list(siblings)
+    for parent, found in groupby(segments, key=lambda segment: segment.parent):
+        children = list(found)
         chain = [segment for segment in (parent.chain if parent is not None else []) if segment.tokens]
         for segment in chain:
             if segment not in where:
