@@ -128,7 +128,7 @@ def warnings(task: TaskResult, failures: bool = True) -> list[str]:
     lines += _unfinished(task)
     if task.empty:
         empty = f"{task.empty} of {task.n} samples have an empty answer"
-        lines.append(f"{empty}; an instruct model may need --apply_chat_template")
+        lines.append(f"{empty}, as of an instruct model without its chat template (--apply_chat_template)")
     if task.filtered:
         lines.append(f"{task.filtered} of {task.n} samples have an answer that the server's content filter withheld")
     if task.errors and failures:

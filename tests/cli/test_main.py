@@ -640,7 +640,10 @@ def test_empty_and_filtered_answers_are_counted_beside_the_score(mill: Mill, tmp
     )
     code, out, _ = mill("eval", "odd[path=x]", "toy_gen", "--task_paths", f"odd.py,{TOY}", "--limit", "8", "--quiet")
     assert code == 0
-    assert "4 of 8 samples have an empty answer; an instruct model may need --apply_chat_template" in out
+    assert (
+        "4 of 8 samples have an empty answer, as of an instruct model without its chat template (--apply_chat_template)"
+        in out
+    )
     assert "4 of 8 samples have an answer that the server's content filter withheld" in out
 
 
