@@ -15,6 +15,7 @@ from mill.api.response import ROUNDING, Response
 from mill.api.secrets import scrub
 from mill.api.tools import ToolCall
 
+WINDOW = 65536  # requests of a run that are given to a backend at once
 GROW_AFTER = 4
 GIVE_UP_AFTER = 8
 _OOM_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
 
-from mill.api.batching import Completed
+from mill.api.batching import WINDOW, Completed
 from mill.api.errors import MillError
 from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
@@ -19,8 +19,6 @@ from mill.api.timing import RECORDING, phase
 from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
 from mill.execute.budget import DIALOGS
-
-WINDOW = 65536  # requests
 
 
 class Store(Protocol):

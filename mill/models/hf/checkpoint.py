@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.background import Background
+from mill.api.batching import WINDOW
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
@@ -30,7 +31,6 @@ from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
 LOADED_IN_A_THREAD = ("cuda",)  # where it needs little of the interpreter
-MOST_FIRST = 65536  # requests that are tokenized before the weights are known
 
 
 class _Default(str):
@@ -99,7 +99,7 @@ class TransformersCheckpoint(MediaModel):
             self._hashing = Background(self._fingerprint)
 
     def start_loading(self, requests: Sequence[Request]) -> None:
-        self._first_requests = requests[:MOST_FIRST]
+        self._first_requests = requests[:WINDOW]
 
     def _digest(self) -> str:
         """The fingerprint. Weights that are hashed for the first time have no recorded responses, as a rule: meanwhile there
