@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import ModelError
 from mill.api.ranks import local_rank, world_size
 from mill.api.timing import ComputeDevice
 
+if TYPE_CHECKING:
+    import torch
 
-def choose_device(device_map: str) -> str | None:
-    """One device by name, or None if the model goes to several. `auto` is the available accelerator."""
+FOR_WEIGHTS = 0.6  # of the free memory of a device; the rest is for caches and passes
+
+
+def choose_device(device_map: str, weight_bytes: int | None = None) -> str | None:
+    """One device by name, or None if the model goes to several. `auto` is the available accelerator; of several it is the
+    first one, if that has room for the weights."""
     import torch
 
     if device_map == "auto":
         if torch.cuda.is_available() and world_size() > 1:  # one device for each process on this machine
             return f"cuda:{local_rank() % torch.cuda.device_count()}"
         if torch.cuda.device_count() > 1:
-            return None
+            fits = weight_bytes is not None and weight_bytes <= FOR_WEIGHTS * torch.cuda.mem_get_info(0)[0]
+            return "cuda:0" if fits else None
         if torch.cuda.is_available():
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
     if device_map.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError(f"device_map={device_map}, but this machine has no CUDA device; use device_map=cpu")
     return device_map if device_map.partition(":")[0] in ("cpu", "cuda", "mps", "xpu") else None
+
+
+def make_current(device: torch.device) -> None:
+    """Triton's kernels, CUDA graphs and events are those of the current device of their thread."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def one_device(device_map: str) -> str:

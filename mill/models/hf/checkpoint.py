@@ -30,7 +30,7 @@ from mill.models.tokens.token_model import is_plain
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
-LOADED_IN_A_THREAD = ("cuda",)  # where it needs little of the interpreter
+LOADED_IN_A_THREAD = ("cuda",)  # devices where it needs little of the interpreter
 
 
 class _Default(str):
@@ -110,9 +110,8 @@ class TransformersCheckpoint(MediaModel):
         if requests is not None and not self._hashing.done:
             with phase(LOADING):
                 import_transformers()
-                if choose_device(self.device_map) in LOADED_IN_A_THREAD and not (
-                    self.source.gguf or self.lock_step or self.multimodal
-                ):
+                beside = (self.device or "").partition(":")[0] in LOADED_IN_A_THREAD
+                if beside and not (self.source.gguf or self.lock_step or self.multimodal):
                     _ = self.dtype, self.tokens  # which both threads need
                     self._loading = Background(self._load)
                     self._start_pairs([request for request in requests if is_plain(request)])
@@ -205,17 +204,25 @@ class TransformersCheckpoint(MediaModel):
             )
         return self.tokens
 
+    @cached_property
+    def device(self) -> str | None:
+        """The device of the weights; None if they are on several."""
+        larger = (4 if self.source.gguf else 1) * (2 if self.dtype == "float32" else 1)  # than on disk, at most
+        weight_bytes = self.source.size and larger * self.source.size
+        return choose_device("cpu" if self.lock_step else self.device_map, weight_bytes)
+
     @property
     def model(self) -> Any:
         """The loaded transformers model."""
         if self._model is None:
-            with phase(LOADING), compiled_meanwhile(self.config, self.dtype, self.device_map):
+            with phase(LOADING), compiled_meanwhile(self.config, self.dtype, self.device):
                 self._model = loading.load_weights(
                     self.source,
                     self.config,
                     multimodal=self.multimodal,
                     dtype=self.dtype,
-                    device_map="cpu" if self.lock_step else self.device_map,
+                    device=self.device,
+                    device_map=self.device_map,
                     attn_implementation=self.attn_implementation,
                     trust_remote_code=self.trust_remote_code,
                 )

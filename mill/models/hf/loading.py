@@ -18,7 +18,7 @@ from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.compat.transformers import import_transformers, quick_imports
-from mill.models.device import choose_device, cpu_has_bfloat16
+from mill.models.device import cpu_has_bfloat16
 from mill.models.hf import hub
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
@@ -153,16 +153,15 @@ def load_weights(
     *,
     multimodal: bool,
     dtype: str,
+    device: str | None,
     device_map: str,
     attn_implementation: str | None,
     trust_remote_code: bool,
 ) -> Any:
-    """The model in evaluation mode on its device. `auto` is the accelerator, all of them if there are several, or the
-    CPU."""
+    """The model in evaluation mode on its device, or by `device_map` on several."""
     import_transformers()
     import torch
 
-    device = choose_device(device_map)
     if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
         warn("this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster")
     arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": trust_remote_code}

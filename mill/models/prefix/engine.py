@@ -16,6 +16,7 @@ from mill.api.response import Response
 from mill.api.timing import PROBING, phase
 from mill.api.warnings import warn
 from mill.models import memory
+from mill.models.device import make_current
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer, shortest_window, too_long
@@ -36,6 +37,7 @@ class PrefixEngine:
         self.free_memory = free_memory
         self.disabled = disabled
         if not disabled:
+            make_current(model.device)
             with phase(PROBING):
                 self._disable(sharing_obstacle(model))
 
@@ -50,6 +52,7 @@ class PrefixEngine:
         """Every row with the responses of its spans, or why it must be scored by itself. `count` has the tokens so far."""
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
+            make_current(self.model.device)
             tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
             if batch_size:  # as many tokens as so many of the longest rows have
                 tokens = min(tokens, batch_size * max(1, *(len(row.ids) for row in rows)))
@@ -75,6 +78,7 @@ class PrefixEngine:
                 yield prompt, too_long(window)
             else:
                 fitting.append(prompt)
+        make_current(self.model.device)
         decoding = _Decoding(self, healthy)
         for group in self._groups(fitting):
             left = dict.fromkeys(group)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from mill.api.background import Background
-from mill.models.device import choose_device
 from mill.models.prefix.tree_blocks import BlockTable, block_table
 from mill.models.prefix.trie import Segment
 
@@ -45,9 +44,8 @@ def available() -> bool:
 
 
 @contextlib.contextmanager
-def compiled_meanwhile(config: Any, dtype: str, device_map: str) -> Iterator[None]:
+def compiled_meanwhile(config: Any, dtype: str, device: str | None) -> Iterator[None]:
     """Inside this context the kernels are compiled in a thread, if the device will be CUDA and the dtype has 16 bits."""
-    device = choose_device(device_map)
     on_cuda = device is not None and device.startswith("cuda") and dtype != "float32"
     compiling = Background(lambda: _compile(config.get_text_config(), dtype)) if on_cuda else None
     yield
@@ -119,7 +117,7 @@ def attend_slots(
     block, stages = _key_blocks(rows, size, q)
     kernels()["attend_slots"][(count, groups)](
         q, k, v, keys, values, starts, lengths, out, scale, groups, k.stride(0), k.stride(1), size,
-        GROUP=group, ROWS=rows, SIZE=_columns(size), BLOCK=block, num_warps=4, num_stages=stages,
+        GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
 
@@ -137,7 +135,7 @@ def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table
     out = torch.empty_like(q)
     kernels()["attend_tree"][(table.blocks.shape[0], groups)](
         q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
-        TOKENS=table.tokens, GROUP=group, ROWS=rows, SIZE=_columns(size), BLOCK=block, num_warps=4, num_stages=stages,
+        TOKENS=table.tokens, GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out
 
@@ -154,7 +152,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 def _key_blocks(rows: int, size: int, q: torch.Tensor) -> tuple[int, int]:
     """The fastest blocks that, with this many rows of queries, have room in the shared memory of the device."""
-    row = _columns(size) * q.element_size()
+    row = _width(size) * q.element_size()
     room = _shared_memory(q.device)
     return next((blocks for blocks in KEY_BLOCKS if (rows + 2 * math.prod(blocks)) * row <= room), KEY_BLOCKS[-1])
 
@@ -168,7 +166,8 @@ def _shared_memory(device: torch.device) -> int:
     return getattr(properties, "shared_memory_per_block_optin", LEAST_SHARED_MEMORY)
 
 
-def _columns(size: int) -> int:
+def _width(size: int) -> int:
+    """The columns of a head in a product."""
     return max(LEAST_OF_PRODUCT, _power(size))
 
 

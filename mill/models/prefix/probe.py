@@ -29,6 +29,9 @@ def sharing_obstacle(model: Any) -> str:
         return f"its forward() takes no {' and no '.join(missing)}"
     if not getattr(model, "_can_set_attn_implementation", lambda: False)():
         return "it does not use transformers' attention interface"
+    devices = {str(weight.device) for weight in model.parameters()}
+    if len(devices) > 1:
+        return f"its weights are on several devices ({', '.join(sorted(devices))})"
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     if isinstance(rope, dict) and rope.get("rope_type") in _CHANGING_ROPE:
         return f"its {rope['rope_type']} rope depends on the longest row of a batch"
