@@ -186,7 +186,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def describe(error: BaseException) -> str:
     """An exception in one short line, also one whose own __str__ fails."""
     try:
-        first = scrub(str(error)).strip().split("\n", 1)[0][:300]
+        lines = [line.strip() for line in scrub(str(error)).strip().split("\n") if line.strip()]
+        first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])[:300]
     except Exception:
         first = ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

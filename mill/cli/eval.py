@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from mill.api.batching import describe
 from mill.api.budget import BudgetReached
 from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName
 from mill.api.printing import echo
@@ -138,7 +139,8 @@ def evaluate(options: EvalOptions) -> int:
     try:
         if reuse is not None:
             reuse.give(runs, lambda run: _shown(_outcome(run, options, len(runs))))
-        codes = {_execute(run, options, number) for number, run in enumerate(runs)}
+        alone = len(runs) == 1 or world_size() > 1
+        codes = {_execute(run, options, number, alone=alone) for number, run in enumerate(runs)}
     except KeyboardInterrupt:
         raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
     return next((code for code in (FAILED, STOPPED, UNDECIDED) if code in codes), 0)
@@ -153,7 +155,7 @@ def _spec(model: str, base_url: str) -> Spec:
         raise
 
 
-def _execute(run: Run, options: EvalOptions, number: int) -> int:
+def _execute(run: Run, options: EvalOptions, number: int, *, alone: bool) -> int:
     """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
         with logged_to(run, options.log_to):
@@ -162,6 +164,11 @@ def _execute(run: Run, options: EvalOptions, number: int) -> int:
         if world_size() > 1:  # the other ranks have ended too
             raise
         echo(redact_text(f"mill: {run.model.model_name}: {error}"), err=True)
+        return FAILED
+    except Exception as error:
+        if alone:
+            raise
+        echo(redact_text(f"mill: {run.model.model_name}: unexpected {describe(error)}"), err=True)
         return FAILED
     if outcome is None:
         return 0

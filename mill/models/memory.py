@@ -53,10 +53,12 @@ def slot_tokens(model: Any, pass_tokens: int) -> int:
 
 
 def _cache_bytes(model: Any) -> int:
-    """The keys and values of one token in all layers."""
+    """The keys and values of one token in all layers; of a model without attention as if it had some, which is more than
+    its state grows by."""
     config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    all_heads = getattr(config, "num_attention_heads", None) or 1
+    heads = getattr(config, "num_key_value_heads", None) or all_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // all_heads
     return int(2 * config.num_hidden_layers * heads * head * _element_size(model))
 
 

@@ -17,11 +17,11 @@ PEAKS = {  # dense TFLOP/s in bfloat16, by a part of the device's name
 
 
 def print_timing(sessions: Sequence[SessionEntry]) -> None:
-    """The last session that has phases, a row for each, in the order of the work."""
+    """The last session that computed something, or else the last one: a row for each phase, in the order of the work."""
     timed = [session for session in sessions if session.timing]
     if not timed:
-        raise RunError("no session of this run has recorded its phases: it was killed, or mill was older")
-    session = timed[-1]
+        raise RunError("no session of this run has recorded its phases: it did not end, or mill was older")
+    session = next((one for one in reversed(timed) if one.computed), timed[-1])
     total = sum(session.timing.values())
     names = [*(name for name in PHASES if name in session.timing), *(name for name in session.timing if name not in PHASES)]
     rows = [[name, f"{session.timing[name]:.2f}", f"{session.timing[name] / total:.1%}" if total else ""] for name in names]
@@ -34,8 +34,9 @@ def print_timing(sessions: Sequence[SessionEntry]) -> None:
 def timing_lines(session: SessionEntry, sessions: Sequence[SessionEntry]) -> list[str]:
     """What the phases do not say."""
     lines = []
-    requested = session.prompt_tokens + session.output_tokens
-    if session.computed_tokens and requested >= session.computed_tokens:
+    requested = session.prompt_tokens + session.output_tokens - session.computed  # the last token of a row is not computed
+    scored = DECODING not in session.timing  # the tokens of prompts and answers that are generated are not counted
+    if scored and session.computed_tokens and requested >= session.computed_tokens:
         saved = f"{1 - session.computed_tokens / requested:.0%} saved by sharing prefixes"
         lines.append(f"{session.computed_tokens:,} tokens computed of {requested:,} in all requests: {saved}")
     lines += [f"{stage}: {path}" for stage, path in session.paths.items()]
@@ -44,7 +45,7 @@ def timing_lines(session: SessionEntry, sessions: Sequence[SessionEntry]) -> lis
         device = f"{session.device.name} in {session.device.dtype}"
         lines.append(f"forward passes: {rate:.3g} TFLOP/s on {device}{_share(session)}")
     if len(sessions) > 1:
-        lines.append(f"the last of {len(sessions)} sessions of this run")
+        lines.append(f"session {sessions.index(session) + 1} of {len(sessions)} of this run; --format json has all")
     return lines
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from mill.api.background import Background
 from mill.api.batching import WINDOW
-from mill.api.errors import SpecError, UnknownName
+from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
@@ -86,6 +86,7 @@ class TransformersCheckpoint(MediaModel):
         self._empty_passes = 0
         self._paths = PathLog()
         self._hashing: Background[str] | None = None
+        self._identified: str | None = None
         self._loading: Background[None] | None = None
         self._first_requests: Sequence[Request] | None = None
         self._device: ComputeDevice | None = None
@@ -105,7 +106,8 @@ class TransformersCheckpoint(MediaModel):
         """The fingerprint. Weights that are hashed for the first time have no recorded responses, as a rule: meanwhile there
         is time for imports, and the weights may load."""
         if self._hashing is None:
-            return self._fingerprint()
+            self._identified = self._fingerprint()
+            return self._identified
         requests, self._first_requests = self._first_requests, None
         if requests is not None and not self._hashing.done:
             with phase(LOADING):
@@ -115,12 +117,20 @@ class TransformersCheckpoint(MediaModel):
                     _ = self.dtype, self.tokens  # which both threads need
                     self._loading = Background(self._load)
                     self._start_pairs([request for request in requests if is_plain(request)])
-        return self._hashing.result()
+        self._identified = self._hashing.result()
+        return self._identified
 
     def load(self) -> None:
         """So that rates include neither loading nor probing."""
         self._wait_for_loading()
         self._load()
+        self._refuse_changed()
+
+    def _refuse_changed(self) -> None:
+        """Responses must be recorded under the identity of the files that were loaded."""
+        expected, self._identified = self._identified, None
+        if expected is not None and self.source.local and self._fingerprint() != expected:
+            raise ModelError(f"the files of {self.model_name} changed while the model was loaded: run the command again")
 
     def _wait_for_loading(self) -> None:
         """Until a thread that loads the model is done; raises what it raised."""

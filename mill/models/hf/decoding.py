@@ -81,14 +81,14 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
 
 
 class NumberCheck:
-    """A logits processor that changes nothing and finds the rows with NaN: those are no answers."""
+    """A logits processor that changes nothing and finds the rows with NaN or infinite scores: those are no answers."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._found: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        found = scores.isnan().any(dim=-1)
+        found = ~scores.amax(dim=-1).isfinite()  # NaN is the largest, if there is one
         self._found = found if self._found is None else self._found | found
         return scores
 

@@ -7,7 +7,7 @@ import importlib.util
 import io
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mill.models.spec.fingerprint import file_digest, folder_digest, weights_siz
 from mill.models.spec.remote_code import announce_remote_code
 
 _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -84,6 +85,8 @@ def locate(path: str, revision: str | None) -> Source:
             raise ModelError(f"model folder {path} has no config.json")
         if not any(any(expanded.glob(pattern)) for pattern in WEIGHTS):
             raise ModelError(f"model folder {path} has no weights: none of {', '.join(WEIGHTS)}")
+        if (expanded / GENERATION_CONFIG).exists():  # which has stop tokens, and transformers ignores a damaged one
+            read_file(expanded / GENERATION_CONFIG, dict[str, Any], ModelError)
         return Source(str(expanded.resolve()), local=True)
     if expanded.exists():
         raise ModelError(f"model path {path} is neither a folder nor a .gguf file")
@@ -170,10 +173,21 @@ def load_weights(
     if device is None:
         arguments["device_map"] = device_map
     try:
-        model = _load(_auto_class(config, multimodal), source, "weights", **arguments)
+        model, info = _load(_auto_class(config, multimodal), source, "weights", output_loading_info=True, **arguments)
     finally:
         gguf.clear_cache()
+    _check_tensors(source, info)
     return (model if device is None else model.to(device)).eval()
+
+
+def _check_tensors(source: Source, info: Mapping[str, Any]) -> None:
+    """Tensors that no file has would be random numbers."""
+    missing, unused = (sorted(info.get(f"{which}_keys") or ()) for which in ("missing", "unexpected"))
+    if missing:
+        more = f" and {len(missing) - 1} other tensors" if len(missing) > 1 else ""
+        raise ModelError(f"cannot load the weights of {source.name}: none of its files has {missing[0]}{more}")
+    if unused:
+        warn(f"{source.name}: {len(unused)} tensors of its files are not used by the model, such as {unused[0]}")
 
 
 def _auto_class(config: Any, multimodal: bool) -> Any:

@@ -57,7 +57,7 @@ class StepGraphs:
         assert idle is not None
         self._idle = StepInput(0, 0, 1, idle, 1)
         self.tokens = torch.zeros(most, dtype=torch.long, device=model.device)
-        """The argmax tokens of the last step; NO_TOKEN where the logits are not numbers."""
+        """The argmax tokens of the last step; NO_TOKEN where the logits are not finite."""
 
     def set_inputs(self, inputs: Sequence[StepInput]) -> None:
         """The next token of each sequence. Idle sequences pad the graph; their results are not read."""
@@ -110,9 +110,9 @@ class StepGraphs:
         with attending(self.model, plan):
             out = self.model(input_ids=ids[None], position_ids=positions[None], use_cache=False)
         logits: torch.Tensor = out.logits[0]
-        largest, best = logits.max(dim=-1)  # NaN is the largest
+        largest, best = logits.max(dim=-1)  # NaN is the largest, if there is one
         ids.copy_(best)
-        self.tokens[:size] = best.where(~largest.isnan(), NO_TOKEN)
+        self.tokens[:size] = best.where(largest.isfinite(), NO_TOKEN)
         positions += 1
         lengths += 1
         torch.minimum(lengths, rooms, out=lengths)  # one that is complete must not write into the next slot

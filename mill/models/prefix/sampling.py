@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-NOT_NUMBERS = "the scores of the next token are not numbers (NaN)"
+NOT_NUMBERS = "the scores of the next token are not numbers (NaN or infinite)"
 
 
 class Sampler:
@@ -69,9 +69,9 @@ class Sampler:
 
 def sample_all(samplers: Sequence[Sampler], logits: torch.Tensor, seen: Sequence[Sequence[int]]) -> list[int]:
     """One token for each sequence; the argmax of all greedy ones is taken at once."""
-    largest, best = (column.tolist() for column in logits.max(dim=-1))  # NaN is the largest
+    largest, best = (column.tolist() for column in logits.max(dim=-1))  # NaN is the largest, if there is one
     for sampler, value in zip(samplers, largest, strict=True):
-        sampler.broken = math.isnan(value)
+        sampler.broken = not math.isfinite(value)
     return [
         token if sampler.plain or sampler.broken else sampler.sample(row, before)
         for sampler, row, token, before in zip(samplers, logits, best, seen, strict=True)

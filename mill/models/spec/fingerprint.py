@@ -1,19 +1,21 @@
-"""Fingerprints of weights on disk, by content. Digests are cached by path, size and time, so a file is read once."""
+"""Fingerprints of weights on disk, by content. Digests are cached by path, size, times and inode, so a file is read once."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from mill.api.background import Background
-from mill.api.errors import MillError
+from mill.api.errors import MillError, ModelError
 from mill.api.storage import cache_folder, write_json
 from mill.api.validate import read_file
 
 _CACHE = "fingerprints.json"
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _BLOCK = 1 << 22  # bytes read at a time; larger ones let other threads run while they are digested
 _SUFFIXES = {
     ".safetensors",
@@ -31,18 +33,46 @@ _SUFFIXES = {
 }
 
 
+@dataclass
+class _WeightIndex:
+    """Which file has a tensor, as transformers and safetensors write it."""
+
+    weight_map: dict[str, str]
+
+
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
     return _digests([path])[path]
 
 
 def folder_digest(folder: Path) -> str:
-    """One digest over the names and contents of a folder's model files; other files are ignored."""
-    paths = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in _SUFFIXES]
-    digests, digest = _digests([path for path in paths if not path.name.startswith(".")]), hashlib.sha256()
+    """One digest over the names and contents of a folder's model files, and of the weights that an index names; other files
+    are ignored."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in _SUFFIXES]
+    paths = [path for path in files if not path.name.startswith(".")]
+    paths += [path for path in _indexed(folder) if path not in paths]
+    digests, digest = _digests(paths), hashlib.sha256()
     for path, content in digests.items():
-        digest.update(f"{path.name} {content}\n".encode())
+        digest.update(f"{path.relative_to(folder)} {content}\n".encode())
     return digest.hexdigest()
+
+
+def _indexed(folder: Path) -> list[Path]:
+    """The files that the index of the weights names; a damaged one, or one that names others than files below it, is
+    refused."""
+    for whole in _WEIGHTS:  # in the order in which transformers looks for them
+        if (folder / whole).is_file():
+            return []
+        index = folder / f"{whole}.index.json"
+        if index.is_file():
+            names = sorted(set(read_file(index, _WeightIndex, ModelError).weight_map.values()))
+            for name in names:
+                if Path(name).is_absolute() or ".." in Path(name).parts:
+                    raise ModelError(f"{index} names a file outside of its folder: {name}")
+                if not (folder / name).is_file():
+                    raise ModelError(f"{index} names {name}, which is not there")
+            return [folder / name for name in names]
+    return []
 
 
 def _digests(paths: Sequence[Path]) -> dict[Path, str]:
@@ -60,7 +90,7 @@ def _digests(paths: Sequence[Path]) -> dict[Path, str]:
 
 def _cache_key(path: Path) -> str:
     stat = path.stat()
-    return f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+    return f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}|{stat.st_ino}"
 
 
 def weights_size(folder: Path) -> int | None:

@@ -21,6 +21,7 @@ from mill.models.tokens.prompted_tools import WARNING
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens
 
+NO_TOKENS = "the continuation has no tokens in the vocabulary of this model"
 MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
@@ -124,11 +125,18 @@ class TokenModel(MillModel):
         return self._stream_units(units, checked, limits)
 
     def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Completed]]:
-        """Requests whose continuation fits the context, their pairs, and the others with their errors."""
-        pairs = list(zip(requests, self._pairs_of(requests), strict=True))
-        error = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")
-        too_long = [(request, error) for request, pair in pairs if not pair.fits]
-        return [request for request, pair in pairs if pair.fits], [pair for _, pair in pairs if pair.fits], too_long
+        """Requests whose continuation has tokens and fits the context, their pairs, and the others with their errors."""
+        too_long = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")
+        fitting: list[tuple[Request, TokenPair]] = []
+        errors: list[Completed] = []
+        for request, pair in zip(requests, self._pairs_of(requests), strict=True):
+            if not pair.fits:
+                errors.append((request, too_long))
+            elif not pair.continuation:
+                errors.append((request, Response(error=NO_TOKENS)))
+            else:
+                fitting.append((request, pair))
+        return [request for request, _ in fitting], [pair for _, pair in fitting], errors
 
     def _start_pairs(self, requests: Sequence[Request]) -> None:
         """Tokenize in a thread the requests that are scored next, while something else takes time."""

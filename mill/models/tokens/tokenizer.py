@@ -81,7 +81,11 @@ class Tokens:
         """Whether the tokenizer starts texts with BOS. Gemma needs it, also where its files do not say so."""
         if self.bos is None:
             return False
-        return self.tokenizer("a")["input_ids"][0] == self.bos or model_type.startswith("gemma")
+        try:
+            first = self.tokenizer("a")["input_ids"][:1]
+        except Exception as error:  # its files may have values of wrong types
+            raise ModelError(f"the tokenizer of this model cannot tokenize: {describe(error)}") from error
+        return first == [self.bos] or model_type.startswith("gemma")
 
     def encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Requ
 from mill.models.hf import TransformersModel, loading
 from mill.models.prefix import padded_scoring
 from mill.models.spec.open import open_model
+from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
 
 PAIRS = [
@@ -496,18 +498,81 @@ def test_the_tokens_of_an_answer_that_a_stop_string_ends_do_not_depend_on_its_ba
     assert {one.finish_reason for one in together} == {"stop", "length"}
 
 
+def edited(model: Path, tmp_path: Path, edit: Callable[[dict[str, torch.Tensor]], Any]) -> Path:
+    """A copy of a model with other weights."""
+    from safetensors.torch import load_file, save_file
+
+    folder = Path(shutil.copytree(model, tmp_path / "edited"))
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_weights_that_no_file_has_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """transformers would fill them with random numbers."""
+    name = "model.layers.0.mlp.up_proj.weight"
+    model = hf(edited(tiny_model, tmp_path, lambda weights: weights.pop(name)))
+    with pytest.raises(ModelError, match=f"none of its files has {name}$"):
+        model.load()
+
+
+def test_weights_that_the_model_does_not_use_are_reported(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr("mill.models.hf.loading.warn", found.append)
+    hf(edited(tiny_model, tmp_path, lambda weights: weights.update(more=torch.zeros(2)))).load()
+    assert found == ["edited: 1 tensors of its files are not used by the model, such as more"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_files_that_change_before_they_are_loaded_are_refused(
+    tiny_model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
+    folder = edited(tiny_model, tmp_path, lambda weights: None)
+    model = hf(folder)
+    model.identity()
+    other = edited(
+        tiny_model, tmp_path / "other", lambda weights: weights.update({one: weights[one] * 2 for one in weights})
+    )
+    (other / "config.json").write_text((folder / "config.json").read_text() + " ")
+    shutil.copy(other / name, folder / name)
+    with pytest.raises(ModelError, match="changed while the model was loaded"):
+        model.load()
+    again = hf(folder)
+    again.identity()
+    again.load()
+
+
+def test_a_damaged_generation_config_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    """transformers ignores it, and with it the tokens that end an answer."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "damaged"))
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"generation_config\.json is not valid JSON"):
+        hf(folder)
+
+
+def test_a_continuation_without_tokens_has_no_score(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer may drop characters which are not in its vocabulary."""
+    model = hf(tiny_model)
+    dropped = make_pair([], 0, window=64, prefix=model.tokens.prefix)
+    monkeypatch.setattr(model.tokens, "pairs", lambda requests: [dropped for _ in requests])
+    (answer,) = model.loglikelihood(pairs(("", "\u4e2d")))
+    assert answer.error == "the continuation has no tokens in the vocabulary of this model"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"logprobs": 2}])
 def test_logits_that_are_not_numbers_are_no_answer(
-    tiny_model: Path, tmp_path: Path, exact: bool, options: dict[str, Any]
+    tiny_model: Path, tmp_path: Path, exact: bool, options: dict[str, Any], value: float
 ) -> None:
-    from safetensors.torch import load_file, save_file
+    def break_token(weights: dict[str, torch.Tensor]) -> None:
+        weights[next(name for name in weights if "embed_tokens" in name)][7] = value  # of one token of the vocabulary
 
-    folder = Path(shutil.copytree(tiny_model, tmp_path / "broken"))
-    weights = load_file(folder / "model.safetensors")
-    weights[next(name for name in weights if "embed_tokens" in name)][7] = math.nan  # of one token of the vocabulary
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model = hf(folder, exact=exact)
+    model = hf(edited(tiny_model, tmp_path, break_token), exact=exact)
     token = model.tokens.tokenizer.decode([7])
     with_token, without = model.generate_until(prompts(f"the {token}", "the quick", max_gen_toks=3, **options))
     assert "not numbers" in (with_token.error or "") and with_token.text is None

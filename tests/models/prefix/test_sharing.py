@@ -68,7 +68,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
     "deepseek_v3": ({**SMALL, **DEEPSEEK}, True),
     "falcon": ({**SMALL, "alibi": False}, False),
     "bloom": ({**SMALL, "n_head": 4, "n_layer": 3}, False),
-    "mamba": ({**SMALL, "state_size": 8}, False),
+    "mamba": ({name: SMALL[name] for name in SMALL if name != "num_attention_heads"} | {"state_size": 8}, False),
     "recurrent_gemma": ({**SMALL, "num_key_value_heads": 1, "lru_width": 48, "attention_window_size": 64}, False),
 }
 

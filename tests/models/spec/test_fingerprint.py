@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mill.api.errors import ModelError
 from mill.models.spec.fingerprint import file_digest, folder_digest
 
 MEMOS: dict[str, Callable[[Path], object]] = {
@@ -65,3 +66,53 @@ def test_a_folder_is_digested_by_names_and_contents(tmp_path: Path, cache: Path)
     lines = "".join(f"{name} {hashlib.sha256(content).hexdigest()}\n" for name, content in sorted(contents.items()))
     assert folder_digest(folder) == hashlib.sha256(lines.encode()).hexdigest() == folder_digest(folder)
     assert len(json.loads(cache.read_text())) == 3
+
+
+def test_an_edit_that_keeps_size_and_time_is_found(tmp_path: Path, cache: Path) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"weights")
+    os.utime(weights, ns=(10**18, 10**18))
+    file_digest(weights)
+    weights.write_bytes(b"WEIGHTS")
+    os.utime(weights, ns=(10**18, 10**18))
+    assert file_digest(weights) == hashlib.sha256(b"WEIGHTS").hexdigest()
+
+
+def indexed(folder: Path, *names: str) -> Path:
+    """A model folder whose index names these files of weights."""
+    folder.mkdir()
+    tensors = {f"layer.{number}": name for number, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": tensors}))
+    return folder
+
+
+def test_weights_in_a_subfolder_are_part_of_the_digest(tmp_path: Path, cache: Path) -> None:
+    folder = indexed(tmp_path / "model", "sub/w.safetensors")
+    (folder / "sub").mkdir()
+    (folder / "sub/w.safetensors").write_bytes(b"one")
+    first = folder_digest(folder)
+    (folder / "sub/w.safetensors").write_bytes(b"two")
+    assert folder_digest(folder) != first
+    (folder / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "missing.bin"}}')  # of no interest
+    assert folder_digest(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../w.safetensors", "names a file outside of its folder"),
+        ("/w.safetensors", "names a file outside of its folder"),
+        ("w.safetensors", "names w.safetensors, which is not there"),
+    ],
+)
+def test_an_index_that_names_no_files_of_the_model_is_refused(tmp_path: Path, cache: Path, name: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        folder_digest(indexed(tmp_path / "model", name))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"weight_map": []}', '{"weight_map": {"a": 1}}', "{}"])
+def test_a_damaged_index_is_refused(tmp_path: Path, cache: Path, content: str) -> None:
+    folder = indexed(tmp_path / "model")
+    (folder / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors\.index\.json"):
+        folder_digest(folder)
