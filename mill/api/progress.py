@@ -92,7 +92,8 @@ class Progress:
         elapsed, tokens = max(time.monotonic() - self._started, 1e-9), self._tokens()
         if tokens is not None and tokens.computed:
             return f"{tokens.computed / elapsed:,.0f} tokens/s"
-        return f"{self.done / elapsed:,.1f}/s"
+        each_second = self.done / elapsed
+        return f"{each_second:,.1f}/s" if each_second >= 0.1 else f"{60 * each_second:,.1f}/min"
 
     def _failed_text(self) -> str:
         return f"{self.failed} failed" if self.failed else ""

@@ -14,6 +14,7 @@ from mill.api.printing import echo
 from mill.api.ranks import rank, world_size
 from mill.api.registry import tasks
 from mill.api.secrets import redact_text
+from mill.api.timing import take_seconds
 from mill.api.warnings import warn
 from mill.cli.interrupt import interrupted
 from mill.cli.options import argument, given_options, option, options
@@ -164,11 +165,13 @@ def _execute(run: Run, options: EvalOptions, number: int, *, alone: bool) -> int
         if world_size() > 1:  # the other ranks have ended too
             raise
         echo(redact_text(f"mill: {run.model.model_name}: {error}"), err=True)
+        take_seconds()  # which are not those of the next model
         return FAILED
     except Exception as error:
         if alone:
             raise
         echo(redact_text(f"mill: {run.model.model_name}: unexpected {describe(error)}"), err=True)
+        take_seconds()
         return FAILED
     if outcome is None:
         return 0

@@ -25,7 +25,8 @@ def print_outcome(outcome: Outcome) -> None:
         out.print(line, markup=False, soft_wrap=True)
     tally = outcome.tally
     if tally.requested:
-        done = f"{tally.computed} requests computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
+        requests = "request" if tally.computed == 1 else "requests"
+        done = f"{tally.computed} {requests} computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
         reasoning = f" ({tally.reasoning_tokens:,} of them reasoning)" if tally.reasoning_tokens else ""
         counts = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens{reasoning}"
         tokens = counts if tally.prompt_tokens else ""

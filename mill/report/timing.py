@@ -43,7 +43,8 @@ def timing_lines(session: SessionEntry, sessions: Sequence[SessionEntry]) -> lis
     rate = _rate(session)
     if rate is not None and session.device is not None:
         device = f"{session.device.name} in {session.device.dtype}"
-        lines.append(f"forward passes: {rate:.3g} TFLOP/s on {device}{_share(session)}")
+        speed = f"{rate:.3g} TFLOP/s" if rate >= 1 else f"{1000 * rate:.3g} GFLOP/s"
+        lines.append(f"forward passes: {speed} on {device}{_share(session)}")
     if len(sessions) > 1:
         lines.append(f"session {sessions.index(session) + 1} of {len(sessions)} of this run; --format json has all")
     return lines

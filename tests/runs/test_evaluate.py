@@ -403,7 +403,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line_and_the_others_run(
     assert main(["--output_dir", str(tmp_path / "out"), *command]) == 1
     printed = capsys.readouterr()
     assert printed.err.startswith("mill: own: the model could not be loaded: ") and printed.err.count("\n") == 1
-    assert "1 requests computed" in printed.out
+    assert "1 request computed" in printed.out
 
 
 @ERRORS
@@ -415,7 +415,7 @@ def test_a_model_that_cannot_be_freed_has_answered(
     assert main(["--output_dir", str(tmp_path / "out"), *command]) == 0
     printed = capsys.readouterr()
     assert "clean() raised" in printed.err and printed.err.count("\n") == 1
-    assert "1 requests computed" in printed.out
+    assert "1 request computed" in printed.out
 
 
 OWN_BACKEND = """

@@ -239,9 +239,17 @@ class TransformersCheckpoint(MediaModel):
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
+            self._compare_vocabularies(self._model)
             with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
                 self._device = read_device(self._model)
         return self._model
+
+    def _compare_vocabularies(self, model: Any) -> None:
+        with contextlib.suppress(Exception):  # a tokenizer may be third-party code
+            known, rows = len(self.tokens.tokenizer), model.get_input_embeddings().weight.shape[0]
+            if known > rows:
+                others = "a request with one of the others fails"
+                warn(f"{self.model_name}: the tokenizer has {known} tokens, the model {rows}; {others}")
 
     def compute_device(self) -> ComputeDevice | None:
         return self._device

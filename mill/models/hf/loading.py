@@ -173,7 +173,8 @@ def load_weights(
     if device is None:
         arguments["device_map"] = device_map
     try:
-        model, info = _load(_auto_class(config, multimodal), source, "weights", output_loading_info=True, **arguments)
+        arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which _check_tensors refuses
+        model, info = _load(_auto_class(config, multimodal), source, "weights", **arguments)
     finally:
         gguf.clear_cache()
     _check_tensors(source, info)
@@ -181,7 +182,10 @@ def load_weights(
 
 
 def _check_tensors(source: Source, info: Mapping[str, Any]) -> None:
-    """Tensors that no file has would be random numbers."""
+    """Tensors that no file has, or only in another shape, would be random numbers."""
+    for name, found, expected in info.get("mismatched_keys") or ():
+        shapes = f"{name} has the shape {tuple(found)} in its files and {tuple(expected)} by its config"
+        raise ModelError(f"cannot load the weights of {source.name}: {shapes}")
     missing, unused = (sorted(info.get(f"{which}_keys") or ()) for which in ("missing", "unexpected"))
     if missing:
         more = f" and {len(missing) - 1} other tensors" if len(missing) > 1 else ""

@@ -517,6 +517,13 @@ def test_weights_that_no_file_has_are_refused(tiny_model: Path, tmp_path: Path) 
         model.load()
 
 
+def test_weights_of_another_shape_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    model = hf(edited(tiny_model, tmp_path, lambda weights: weights.update({name: weights[name][:3].clone()})))
+    with pytest.raises(ModelError, match=rf"{name} has the shape \(3, \d+\) in its files and"):
+        model.load()
+
+
 def test_weights_that_the_model_does_not_use_are_reported(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
