@@ -192,14 +192,16 @@ class TransformersCheckpoint(MediaModel):
     @cached_property
     def tokens(self) -> Tokens:
         with phase(LOADING):
+            text_config = self.config.get_text_config()  # which the tokenizer needs: its faults are not the tokenizer's
             tokenizer = loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
-        text_config = self.config.get_text_config()
+        positions = getattr(text_config, "max_position_embeddings", None)
+        if positions in (None, -1):  # no limit
+            positions = self.max_context_length
+        if not isinstance(positions, int) or positions < 1:
+            raise ModelError(f"max_position_embeddings of {self.model_name} is {positions!r}, not a positive whole number")
         return Tokens(
             tokenizer,
-            window=min(
-                self.max_context_length,
-                getattr(text_config, "max_position_embeddings", None) or self.max_context_length,
-            ),
+            window=min(self.max_context_length, positions),
             add_bos=self.add_bos_token,
             model_type=str(getattr(text_config, "model_type", "")),
             chat=self.use_chat_template,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from mill.models.tokens.prompted_tools import describe_tools
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.windows import rolling_windows
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +104,10 @@ class Tokens:
         try:
             ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         except Exception as error:  # a vocabulary may not fit the tokenizer's class
+            for text in texts:
+                if found := _SURROGATE.search(text):
+                    shown = text[max(0, found.start() - 20) : found.end() + 20]
+                    raise ModelError(f"a text has a lone surrogate, which no tokenizer takes: {shown!a}") from error
             raise ModelError(f"the tokenizer of this model cannot tokenize: {describe(error)}") from error
         return ids
 

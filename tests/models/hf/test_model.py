@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -551,6 +552,28 @@ def test_files_that_change_before_they_are_loaded_are_refused(
     again = hf(folder)
     again.identity()
     again.load()
+
+
+@pytest.mark.parametrize(("value", "window"), [(-5, None), (0, None), (-1, 64), (32, 32), (100, 64)])
+def test_the_context_is_limited_by_positions_that_make_sense(
+    tiny_model: Path, tmp_path: Path, value: int, window: int | None
+) -> None:
+    folder = Path(shutil.copytree(tiny_model, tmp_path / "positions"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": value}))
+    model = hf(folder, max_context_length=64)
+    if window is None:
+        with pytest.raises(
+            ModelError, match=f"max_position_embeddings of positions is {value}, not a positive whole number"
+        ):
+            _ = model.tokens
+    else:
+        assert model.tokens.window == window
+
+
+def test_a_lone_surrogate_is_named(tiny_model: Path) -> None:
+    with pytest.raises(ModelError, match=re.escape(r"a text has a lone surrogate, which no tokenizer takes: 'the \ud800'")):
+        hf(tiny_model).loglikelihood(pairs(("the quick", " brown"), ("the \ud800", " fox")))
 
 
 def test_a_damaged_generation_config_is_refused(tiny_model: Path, tmp_path: Path) -> None:
