@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
 FOR_WEIGHTS = 0.6  # of the free memory of a device; the rest is for caches and passes
 
 
-def choose_device(device_map: str, weight_bytes: int | None = None) -> str | None:
+def choose_device(device_map: str, weight_bytes: Callable[[], int | None] = lambda: None) -> str | None:
     """One device by name, or None if the model goes to several. `auto` is the available accelerator; of several it is the
-    first one, if that has room for the weights."""
+    first one, if that has room for so many bytes of weights."""
     import torch
 
     if device_map == "auto":
         if torch.cuda.is_available() and world_size() > 1:  # one device for each process on this machine
             return f"cuda:{local_rank() % torch.cuda.device_count()}"
         if torch.cuda.device_count() > 1:
-            fits = weight_bytes is not None and weight_bytes <= FOR_WEIGHTS * torch.cuda.mem_get_info(0)[0]
+            needed = weight_bytes()
+            fits = needed is not None and needed <= FOR_WEIGHTS * torch.cuda.mem_get_info(0)[0]
             return "cuda:0" if fits else None
         if torch.cuda.is_available():
             return "cuda"

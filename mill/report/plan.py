@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mill.api.budget import shown_dollars, shown_seconds, shown_tokens
 from mill.api.printing import echo
-from mill.api.request import Request
+from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.report.scores import by_task
 from mill.report.tables import print_table
 from mill.runs.estimate import RunEstimate, estimate, reach
@@ -46,9 +46,10 @@ def print_plan(run: Run) -> None:
             echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
     for line in by_task({plan.requested: _not_logged(plan) for plan in run.plans}):
         echo(line)
-    paths = run.model.planned_paths()
+    stages = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}
+    paths = [f"{stage} {path}" for stage, path in run.model.planned_paths().items() if stage in stages]
     if paths:
-        echo("batching: " + ", ".join(f"{stage} {path}" for stage, path in paths.items()))
+        echo(f"batching: {', '.join(paths)}")
 
 
 def _not_logged(plan: TaskPlan) -> list[str]:

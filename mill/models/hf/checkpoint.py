@@ -219,9 +219,13 @@ class TransformersCheckpoint(MediaModel):
     @cached_property
     def device(self) -> str | None:
         """The device of the weights; None if they are on several."""
-        larger = (4 if self.source.gguf else 1) * (2 if self.dtype == "float32" else 1)  # than on disk, at most
-        weight_bytes = self.source.size and larger * self.source.size
-        return choose_device("cpu" if self.lock_step else self.device_map, weight_bytes)
+        return choose_device("cpu" if self.lock_step else self.device_map, self._weight_bytes)
+
+    def _weight_bytes(self) -> int | None:
+        """At most, in memory; a hub model may not be downloaded yet."""
+        if self.source.size is None:
+            return loading.parameter_bytes(self.config, multimodal=self.multimodal, dtype=self.dtype)
+        return self.source.size * (4 if self.source.gguf else 1) * (2 if self.dtype == "float32" else 1)
 
     @property
     def model(self) -> Any:

@@ -181,6 +181,17 @@ def load_weights(
     return (model if device is None else model.to(device)).eval()
 
 
+def parameter_bytes(config: Any, *, multimodal: bool, dtype: str) -> int | None:
+    """The size of the weights by their config alone; None where transformers cannot make the model from it."""
+    import torch
+
+    with contextlib.suppress(Exception), torch.device("meta"):
+        model = _auto_class(config, multimodal).from_config(config, dtype=getattr(torch, dtype))
+        found: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        return found
+    return None
+
+
 def _check_tensors(source: Source, info: Mapping[str, Any]) -> None:
     """Tensors that no file has, or only in another shape, would be random numbers."""
     for name, found, expected in info.get("mismatched_keys") or ():
