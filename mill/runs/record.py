@@ -65,7 +65,7 @@ class Record:
         line = self._own.find(key)
         if line is None or line.failed:
             return None
-        return self._usable(Response.from_dict(self._own.response(line)))
+        return self._usable(self._own.response(line))
 
     def _from_other_run(self, request: Request) -> Response | None:
         for index in self._shared if request.deterministic else ():
@@ -79,7 +79,7 @@ class Record:
     def _read_shared(self, index: Index, line: RecordOffset) -> Response | None:
         """None where the other run's response cannot be read: this run computes it again."""
         try:
-            return self._usable(Response.from_dict(index.response(line)))
+            return self._usable(index.response(line))
         except RunError as error:
             warn(f"a response of another run is not reused: {error}")
             return None
@@ -178,7 +178,7 @@ class Record:
     def lookup(self, key: str) -> Response | None:
         """The response recorded under a key, errors included."""
         line = self._own.find(key)
-        return None if line is None else Response.from_dict(self._own.response(line))
+        return None if line is None else self._own.response(line)
 
     def close(self) -> None:
         for index in (self._own, *self._shared):
