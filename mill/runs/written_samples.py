@@ -23,7 +23,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """What a file was written from, as a digest, and what is known of the file itself."""
+    """What a file was written from, as a digest, and how to tell that it is still that file."""
 
     digest: str
     size: int
