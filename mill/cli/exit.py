@@ -1,4 +1,4 @@
-"""The end of a process: modules and objects are not torn down, which takes up to a second and changes nothing."""
+"""The end of a process that has imported torch: modules are not torn down, which takes a second and changes nothing."""
 
 from __future__ import annotations
 

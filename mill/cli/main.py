@@ -123,7 +123,7 @@ def main(argv: list[str] | None = None) -> None:
         restart_without_keys(_flags(sys.argv[1:]))
     code = run(sys.argv[1:] if argv is None else argv)
     code = TERMINATED if terminated and code == INTERRUPTED else code
-    if argv is None and world_size() == 1:  # the ranks' store ends with the process that has it
+    if argv is None and "torch" in sys.modules and world_size() == 1:  # the ranks' store ends with the process that has it
         end_process(code)
     sys.exit(code)
 
