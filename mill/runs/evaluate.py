@@ -45,7 +45,6 @@ from mill.runs.run_scores import RunScores
 from mill.runs.samples import SampleRecord, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.sampling import SampleGroup
 from mill.runs.stages import Stages
-from mill.runs.written_samples import SamplesWriter
 from mill.sandbox import sandbox_label
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
@@ -274,10 +273,8 @@ class Run:
             scored = {plan.task.name: scores.scored(plan.task, records[plan.task.name]) for plan in self.plans}
             results, means = scores.results(scored)
         with phase(WRITING):
-            samples = SamplesWriter(self.folder, self.model.model_name)
             for name in write_results(self.folder, results, self.benchmarks):
-                samples.write(name, scored[name])
-            samples.save()
+                write_samples(self.folder, self.model.model_name, name, scored[name])
             store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
             self._refuse_removed()
             session.write_timing(self.folder, add_seconds(self.seconds_before, take_seconds()))

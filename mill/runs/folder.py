@@ -3,7 +3,6 @@
 manifest.json          what was run: model, settings, tasks, versions, and one entry for each session
 record/*.jsonl         responses, append-only, one file for each process
 samples/<task>.jsonl   one flat row for each sample; see sample_rows.py
-samples/.written.json  what these files were written from; see written_samples.py
 results.json           scores
 media/*                images, audio and videos of samples that have no file of their own; see media_files.py
 parts/*.json           the entries of each process in manifest and results; see shared.py

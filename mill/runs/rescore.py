@@ -21,10 +21,9 @@ from mill.runs.judging import judge_failures
 from mill.runs.outcome import Outcome
 from mill.runs.record import Record
 from mill.runs.results import summarize, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, write_samples
 from mill.runs.schema import Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
-from mill.runs.written_samples import SamplesWriter
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
 from mill.tasks.recorded import recorded_benchmarks, recorded_task
@@ -72,10 +71,8 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
         raise RunError(f"none of the {len(left_out)} tasks can be scored again: {name}: {reason}")
     benchmarks = recorded_benchmarks(earlier.benchmarks, documents)
     means = summarize_benchmarks(results, benchmarks)
-    writer = SamplesWriter(folder, known.model.name)
     for name in write_results(folder, results, benchmarks):
-        writer.write(name, scored[name])
-    writer.save()
+        write_samples(folder, known.model.name, name, scored[name])
     seconds, failures = time.time() - started, sum(map(judge_failures, scored.values()))
     tasks = list(results.values())
     return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures, left_out=left_out)
