@@ -42,7 +42,8 @@ def _digested(kind: str, context: Context, last: _Digested) -> _Digested:
     if not isinstance(context, str):
         return _Digested(kind, context, _digest(encode_json([kind, context])[:-1]), "", None)
     start, start_digest = last.start, last.start_digest
-    if start_digest is None or not context.startswith(start) or 2 * len(start) < len(context):
+    short = 2 * len(start) < len(context)  # such as the words that all subjects begin with
+    if start_digest is None or short or not context.startswith(start):
         start = context[: _equal_characters(last.context, context)] if isinstance(last.context, str) else ""
         start_digest = _digest(f"[{encode_basestring(kind)}, {encode_basestring(start)[:-1]}")
     digest = start_digest.copy()

@@ -140,8 +140,7 @@ def evaluate(options: EvalOptions) -> int:
     try:
         if reuse is not None:
             reuse.give(runs, lambda run: _shown(_outcome(run, options, len(runs))))
-        alone = len(runs) == 1 or world_size() > 1
-        codes = {_execute(run, options, number, alone=alone) for number, run in enumerate(runs)}
+        codes = {_execute(run, options, number, alone=len(runs) == 1) for number, run in enumerate(runs)}
     except KeyboardInterrupt:
         raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
     return next((code for code in (FAILED, STOPPED, UNDECIDED) if code in codes), 0)
@@ -161,17 +160,13 @@ def _execute(run: Run, options: EvalOptions, number: int, *, alone: bool) -> int
     try:
         with logged_to(run, options.log_to):
             outcome = _outcome(run, options, number)
-    except MillError as error:
-        if world_size() > 1:  # the other ranks have ended too
-            raise
-        echo(redact_text(f"mill: {run.model.model_name}: {error}"), err=True)
-        take_seconds()  # which are not those of the next model
-        return FAILED
     except Exception as error:
-        if alone:
+        expected = isinstance(error, MillError)
+        if world_size() > 1 or (alone and not expected):  # the other ranks have ended too
             raise
-        echo(redact_text(f"mill: {run.model.model_name}: unexpected {describe(error)}"), err=True)
-        take_seconds()
+        unexpected = f"unexpected {describe(error)} (run this model alone with --debug for the traceback)"
+        echo(redact_text(f"mill: {run.model.model_name}: {error if expected else unexpected}"), err=True)
+        take_seconds()  # which are not those of the next model
         return FAILED
     if outcome is None:
         return 0

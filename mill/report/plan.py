@@ -46,6 +46,7 @@ def print_plan(run: Run) -> None:
             echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
     for line in by_task({plan.requested: _not_logged(plan) for plan in run.plans}):
         echo(line)
+    # Named as in `planned_paths`.
     stages = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}
     paths = [f"{stage} {path}" for stage, path in run.model.planned_paths().items() if stage in stages]
     if paths:

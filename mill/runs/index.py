@@ -161,13 +161,15 @@ _UNSET = dict(vars(Response()))
 
 def _plain_response(line: bytes) -> Response | None:
     """The response of a line whose values have the types of its fields, in a third of the time; None of any other, such as
-    one with tokens, calls of tools or numbers that are not finite."""
+    one with tokens, calls of tools, a distribution or numbers that are not finite."""
     try:
         response = _decode(line).response
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    if response.tool_calls or response.tool_results or response.distribution is not None:
+        return None
     response.__dict__ = _UNSET | response.__dict__  # msgspec leaves defaults to the class
-    return None if response.tool_calls or response.tool_results else response
+    return response
 
 
 def _parse(line: bytes) -> Any:

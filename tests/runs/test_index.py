@@ -412,3 +412,13 @@ def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:
     put(tmp_path / "run", ask(1), Response(text=ODD))
     raw = only_file(tmp_path / "run").read_bytes()
     assert b"\\ud800" in raw and json.loads(raw.decode("utf-8"))["response"]["text"] == ODD
+
+
+@pytest.mark.parametrize("value", ["[1, 2]", "{}", "7", "true"])
+def test_a_distribution_that_is_no_name_is_damage(tmp_path: Path, value: str) -> None:
+    head = f'{{"key": "{SCORED.key}", "kind": "loglikelihood", "deterministic": true, "failed": false, '
+    file = tmp_path / "run/record/a.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'{head}"response": {{"score": -1.0, "distribution": {value}}}}}\n')
+    with pytest.raises(RunError, match=r"a\.jsonl is damaged at byte 0"):
+        Record(tmp_path / "run").get(SCORED)

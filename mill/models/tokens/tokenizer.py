@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +26,6 @@ from mill.models.tokens.prompted_tools import describe_tools
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.windows import rolling_windows
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,11 +81,8 @@ class Tokens:
         """Whether the tokenizer starts texts with BOS. Gemma needs it, also where its files do not say so."""
         if self.bos is None:
             return False
-        try:
-            first = self.tokenizer("a")["input_ids"][:1]
-        except Exception as error:  # its files may have values of wrong types
-            raise ModelError(f"the tokenizer of this model cannot tokenize: {describe(error)}") from error
-        return first == [self.bos] or model_type.startswith("gemma")
+        (ids,) = self._tokenize(["a"], add_special_tokens=True)
+        return ids[:1] == [self.bos] or model_type.startswith("gemma")
 
     def encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]
@@ -101,14 +95,13 @@ class Tokens:
         return [ids_by_text[text] for text in texts]
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self._tokenize(texts, add_special_tokens=False) if texts else []
+
+    def _tokenize(self, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
         try:
-            ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        except Exception as error:  # a vocabulary may not fit the tokenizer's class
-            for text in texts:
-                if found := _SURROGATE.search(text):
-                    shown = text[max(0, found.start() - 20) : found.end() + 20]
-                    raise ModelError(f"a text has a lone surrogate, which no tokenizer takes: {shown!a}") from error
-            raise ModelError(f"the tokenizer of this model cannot tokenize: {describe(error)}") from error
+            ids: list[list[int]] = self.tokenizer(texts, add_special_tokens=add_special_tokens)["input_ids"]
+        except Exception as error:  # a vocabulary may not fit the tokenizer's class, and its files may have any values
+            raise ModelError(_why_not_tokenized(texts, error)) from error
         return ids
 
     def _with_bos(self, ids: list[int]) -> list[int]:
@@ -212,3 +205,13 @@ def prompt_units(prompts: Sequence[Prompt]) -> list[Unit]:
     """Prompts sorted by shared prefix, for an engine's prefix cache; equal costs preserve the order."""
     ordered = sorted(prompts, key=lambda prompt: prompt.ids)
     return [Unit([prompt.request], 1, prompt) for prompt in ordered]
+
+
+def _why_not_tokenized(texts: Sequence[str], error: Exception) -> str:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as found:
+            shown = text[max(0, found.start - 20) : found.end + 20]
+            return f"a text has a lone surrogate, which no tokenizer takes: {shown!a}"
+    return f"the tokenizer of this model cannot tokenize: {describe(error)}"
