@@ -59,6 +59,10 @@ class Registry(Generic[T]):
         """The names whose object a given module defines."""
         return [name for name, entry in self._entries.items() if getattr(entry, "__module__", None) == module]
 
+    def is_builtin(self, name: str) -> bool:
+        """Whether mill itself defines what has this name."""
+        return name in self._entries and _is_builtin(self._entries[name])
+
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:
             self._read_plugins()

@@ -197,4 +197,4 @@ def _outcome(run: Run, options: EvalOptions, number: int) -> Outcome | None:
     """None on all ranks but the first."""
     if world_size() > 1:
         return run.execute_together(Ranks(number), quiet=options.quiet)
-    return run.execute(quiet=options.quiet)
+    return run.execute(quiet=options.quiet, samples_needed=bool(options.reuse))

@@ -28,6 +28,7 @@ from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
+from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.control import ControlRun
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import (
@@ -42,8 +43,10 @@ from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
-from mill.runs.samples import SampleRecord, from_state, prompt_requests, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
 from mill.runs.sampling import SampleGroup
+from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.scored_from import ScoreInputs
 from mill.runs.stages import Stages
 from mill.sandbox import sandbox_label
 
@@ -67,6 +70,19 @@ class OpenRun:
         self.run._render_prompts()
         self.ending.close()
         return self.run._score(self.executor, self.session, quiet=self.quiet)
+
+    def scored_before(self) -> Outcome | None:
+        """The outcome with the scores that the folder has, where nothing changed that they were computed from."""
+        run, tally = self.run, self.executor.tally
+        results = None if run.limits or run.judging or run.control else run._score_inputs.unchanged()
+        if results is None:
+            return None
+        keys = [clone.key for state in run.states for request in state.requests for clone in request.clones()]
+        tally.requested, tally.known = len(keys), len(set(keys))
+        self.ending.close()
+        with phase(WRITING):
+            write_results(run.folder, results, run.benchmarks)  # which someone may have edited or removed
+        return run._outcome(self.executor, self.session, results, summarize_benchmarks(results, run.benchmarks))
 
 
 @dataclass
@@ -103,12 +119,15 @@ class Run:
     _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
     """Task and sample -> its prompts as the model got them."""
 
-    def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
+    def execute(self, *, quiet: bool = False, keep_model: bool = False, samples_needed: bool = True) -> Outcome:
         """Run the requests that have no response yet, then score. An interruption loses no response.
 
-        `keep_model` leaves the model loaded for a run that follows.
+        `keep_model` leaves the model loaded for a run that follows. Without `samples_needed` the outcome may lack the scored
+        samples, where the files of an earlier command have the same ones.
         """
         with self.opened(quiet=quiet, keep_model=keep_model) as opened:
+            if not samples_needed and (outcome := opened.scored_before()) is not None:
+                return outcome
             opened.answer(self.states)
             while self.stages is not None and (block := self.stages.take(self._following())):
                 opened.answer(block)
@@ -273,9 +292,26 @@ class Run:
             scored = {plan.task.name: scores.scored(plan.task, records[plan.task.name]) for plan in self.plans}
             results, means = scores.results(scored)
         with phase(WRITING):
-            for name in write_results(self.folder, results, self.benchmarks):
+            written = write_results(self.folder, results, self.benchmarks)
+            for name in written:
                 write_samples(self.folder, self.model.model_name, name, scored[name])
             store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
+            if not (self.limits or self.judging or self.control):
+                self._score_inputs.write({one.task: one for one in results.values() if one.task in written})
+        return self._outcome(executor, session, results, means, scored, breakdown)
+
+    def _outcome(
+        self,
+        executor: Executor,
+        session: manifest.Session,
+        results: Mapping[str, TaskResult],
+        means: list[BenchmarkResult],
+        scored: dict[str, list[ScoredSample]] | None = None,
+        breakdown: Sequence[str] = (),
+    ) -> Outcome:
+        """The end of a session; `breakdown` are warnings of a judge that broke down."""
+        scored = scored or {}
+        with phase(WRITING):
             self._refuse_removed()
             session.write_timing(self.folder, add_seconds(self.seconds_before, take_seconds()))
         return Outcome(
@@ -308,6 +344,10 @@ class Run:
             warn(warning := f"the judge broke down: {error}")
             return [warning]
         return []
+
+    @property
+    def _score_inputs(self) -> ScoreInputs:
+        return ScoreInputs(self.folder, self.record, self.plans, self.settings, self.repeat_metrics)
 
     def _write_plan(self) -> None:
         if not self.condition:  # the texts that a check scores are other ones each time

@@ -93,9 +93,13 @@ class Index:
         """The line with the response to a key."""
         return self._offsets.get(key)
 
+    def location(self, line: RecordOffset) -> tuple[str, int]:
+        """The file of a line, and its byte offset there."""
+        return self._names[line >> 50], line >> 2 & (1 << 48) - 1
+
     def response(self, line: RecordOffset) -> Response:
         """The recorded response of a line."""
-        name, offset = self._names[line >> 50], line >> 2 & (1 << 48) - 1
+        name, offset = self.location(line)
         try:
             handle = self._handle(name)
             handle.seek(offset)
