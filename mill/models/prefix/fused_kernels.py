@@ -1,7 +1,8 @@
 """Attention over tries and slots, and elementwise work of a forward pass, in one kernel each, for half precision on CUDA:
 several kernels of torch move the same values through memory three to five times.
 
-Everything works without Triton, which comes with torch for CUDA; `available` says whether it is there.
+Everything works without Triton, which comes with torch for CUDA. `available` says whether it is there, `can_attend`
+whether the kernels of attention suit a model's heads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ COLUMNS = 1024
 LEAST_OF_PRODUCT = 16  # rows and columns of the matrices that Triton multiplies
 KEY_BLOCKS = ((64, 3), (64, 2), (32, 3), (32, 2), (32, 1))  # keys of a block and blocks in shared memory, fastest first
 LEAST_SHARED_MEMORY = 99 * 1024  # of devices that have torch's flash kernel
+TOLERANCE = 0.02  # of values up to 1, where half precision rounds weights and sums
 
 
 @functools.cache
@@ -66,12 +68,39 @@ def _compile(config: Any, dtype: str) -> None:
         one = torch.zeros((2, groups, size), device="cuda", dtype=getattr(torch, dtype))
         gated(one, one)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
-        keys = rotated(heads_first, heads_first, angles, angles)[1][0]
-        queries = torch.zeros((2, heads, size), device="cuda", dtype=one.dtype)
-        starts = torch.arange(2, device="cuda")
-        attend_slots(queries, keys, keys, one, one.clone(), starts, torch.ones_like(starts), 1.0)
-        segment = Segment([0, 0], 0)
-        attend_tree(queries, one, one, block_table([segment], heads // groups, one.device), 1.0)
+        rotated(heads_first, heads_first, angles, angles)
+        _can_attend(heads, groups, size, one.dtype, one.device)
+
+
+def can_attend(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether the kernels of attention compile for such queries and keys, (heads, tokens, size), and agree with torch."""
+    return available() and _can_attend(q.shape[0], k.shape[0], q.shape[2], q.dtype, q.device)
+
+
+@functools.cache
+def _can_attend(heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Tried once: heads may need more shared memory than the device has."""
+    try:
+        return agrees_with_torch(heads, groups, size, dtype, device)
+    except Exception:  # torch's kernels do the same
+        return False
+
+
+def agrees_with_torch(heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels compute what torch does, for two tokens and for the second of them over a slot."""
+    import torch
+
+    both = torch.linspace(-1, 1, 2 * (heads + 2 * groups) * size, device=device).view(2, -1, size).to(dtype)
+    q, k, v = (one.contiguous() for one in both.split([heads, groups, groups], dim=1))
+    scale, group = 1 / size, heads // groups
+    of_tree = attend_tree(q, k, v, block_table([Segment([0, 0], 0)], group, device), scale)
+    start, length = torch.tensor([0], device=device), torch.tensor([2], device=device)
+    of_slot = attend_slots(q[1:], k[1:].transpose(0, 1), v[1:].transpose(0, 1), k.clone(), v.clone(), start, length, scale)
+    keys, values = (one.float().repeat_interleave(group, dim=1) for one in (k, v))
+    weights = torch.einsum("hs,khs->hk", q[1].float(), keys).mul(scale).softmax(dim=1)
+    second = torch.einsum("hk,khs->hs", weights, values)
+    errors = torch.stack([of_tree[0] - values[0], of_tree[1] - second, of_slot[0] - second]).abs()
+    return bool(errors.max() <= TOLERANCE)
 
 
 def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,12 +29,12 @@ def supports(q: torch.Tensor, v: torch.Tensor, softcap: float | None) -> bool:
 
 
 def varlen_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
-    """One call of a kernel of its own, or without Triton one call of the flash kernel for all segments, and one for each
-    level: all tokens below it, which are contiguous."""
+    """One call of a kernel of its own. Without that, one call of the flash kernel for all segments, and one for each level:
+    all tokens below it, which are contiguous."""
     import torch
 
     queries, keys, values = (one.transpose(0, 1).contiguous() for one in (q, k, v))  # (tokens, heads, size)
-    if fused_kernels.available():
+    if fused_kernels.can_attend(q, k):
         return tree_attention(pack, queries, keys, values, scale)
     own = _bounds(pack, "own", [last - first for first, last in pack.bounds.values()], q.device)
     whole = _flash(queries, keys, values, own, own, scale, causal=True)

@@ -255,13 +255,13 @@ def test_answers_are_reported_as_soon_as_they_are_complete(zoo: Any) -> None:
 
 
 @needs_cuda
-@pytest.mark.parametrize("triton", [True, False])
+@pytest.mark.parametrize("missing", ["nothing", "available", "can_attend"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "mixtral"])
 def test_on_cuda_half_precision_and_graphs_agree_with_float32(
-    zoo: Any, family: str, triton: bool, monkeypatch: pytest.MonkeyPatch
+    zoo: Any, family: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not triton:
-        monkeypatch.setattr(fused_kernels, "available", lambda: False)
+    if missing != "nothing":
+        monkeypatch.setattr(fused_kernels, missing, lambda *_: False)
     together = TransformersModel(str(zoo(family)), dtype="bfloat16")
     alone = TransformersModel(str(zoo(family)), dtype="float32", exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
