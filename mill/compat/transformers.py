@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from types import ModuleType
+from typing import Any
 
-NEEDED = ("transformers.generation.utils", "transformers.modeling_utils")
-UNUSED = ("sklearn", "scipy")  # for one option of assisted decoding, and for losses of object detection
+NEEDED = ("transformers.generation.utils", "transformers.modeling_utils", "transformers.processing_utils")
+AUDIO = ("torchaudio", "librosa", "soxr")  # for reading files, in transformers.audio_utils
+UNUSED = ("sklearn", "scipy", *AUDIO)  # the first for one option of assisted decoding, and for losses of object detection
 
 
 def import_transformers() -> None:
@@ -45,6 +49,17 @@ def _hidden_packages() -> Iterator[None]:
             clear = getattr(getattr(utils, f"is_{name}_available", None), "cache_clear", None)
             if clear is not None:
                 clear()
+        audio = sys.modules.get("transformers.audio_utils")
+        for name in hidden:
+            if audio is not None and name in AUDIO and not hasattr(audio, name) and importlib.util.find_spec(name):
+                setattr(audio, name, LazyPackage(name))
+
+
+class LazyPackage(ModuleType):
+    """A package that is imported when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from mill.compat import gguf
 from mill.compat.transformers import import_transformers, quick_imports
 from mill.models.device import cpu_has_bfloat16
 from mill.models.hf import hub
+from mill.models.hf.to_cuda import to_cuda
 from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
@@ -178,7 +179,9 @@ def load_weights(
     finally:
         gguf.clear_cache()
     _check_tensors(source, info)
-    return (model if device is None else model.to(device)).eval()
+    if device is not None:
+        model = to_cuda(model, device) if device.startswith("cuda") else model.to(device)
+    return model.eval()
 
 
 def parameter_bytes(config: Any, *, multimodal: bool, dtype: str) -> int | None:

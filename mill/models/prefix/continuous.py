@@ -110,6 +110,9 @@ class ContinuousDecoder:
         steps: deque[Step] = deque()  # launched and not read
         entered = released = 0
         with torch.inference_mode():
+            if graphs is not None:
+                with phase(DECODING):
+                    graphs.allocate()
             while waiting or active:
                 if self._repacks(active, waiting, entered, graphs):
                     while steps:

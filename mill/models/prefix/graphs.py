@@ -48,7 +48,6 @@ class StepGraphs:
         self.model, self.slots, self.most, self.longest = model, slots, most, longest
         self.failure = ""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        self._warm = False
         self._pool: Any = None
         self._size = 0
         # The graphs read their inputs here, one row for each field of StepInput.
@@ -58,6 +57,12 @@ class StepGraphs:
         self._idle = StepInput(0, 0, 1, idle, 1)
         self.tokens = torch.zeros(most, dtype=torch.long, device=model.device)
         """The argmax tokens of the last step; NO_TOKEN where the logits are not finite."""
+
+    def allocate(self) -> None:
+        """A step of idle sequences: it compiles what cannot be captured, and allocates the slots of all layers. Between the
+        large tensors of a prompt's forward pass they would leave gaps, a quarter of the memory."""
+        self.set_inputs([self._idle] * self.most)
+        self._forward(self.most)
 
     def set_inputs(self, inputs: Sequence[StepInput]) -> None:
         """The next token of each sequence. Idle sequences pad the graph; their results are not read."""
@@ -76,9 +81,6 @@ class StepGraphs:
     def step(self, count: int) -> torch.Tensor:
         """Logits of the tokens after the inputs; their argmax are the next inputs."""
         size = self._size
-        if not self._warm:  # the first step compiles and allocates what cannot be captured
-            self._warm = True
-            return self._forward(size)[:count]
         if size not in self._graphs:
             try:
                 self._graphs[size] = self._capture(size)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from mill.api.background import Background
@@ -16,7 +16,8 @@ from mill.api.validate import read_file
 
 _CACHE = "fingerprints.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_BLOCK = 1 << 22  # bytes read at a time; larger ones let other threads run while they are digested
+_BLOCK = 1 << 26  # bytes read at a time; between two blocks a thread waits until others let it run
+_READERS = 8  # files that are read at the same time
 _SUFFIXES = {
     ".safetensors",
     ".bin",
@@ -80,12 +81,29 @@ def _digests(paths: Sequence[Path]) -> dict[Path, str]:
     cache = _read_cache()
     keys = {path: _cache_key(path) for path in paths}
     unknown = [path for path, key in keys.items() if key not in cache]
-    started = {keys[path]: Background(partial(_sha256, path)) for path in unknown}
-    found = {key: digest.result() for key, digest in started.items()}
+    found = {keys[path]: digest for path, digest in _read_all(unknown).items()}
     if found:
         _write_cache({**_read_cache(), **found})
     cache |= found
     return {path: cache[key] for path, key in keys.items()}
+
+
+def _read_all(paths: Sequence[Path]) -> dict[Path, str]:
+    """The SHA-256 of each file, several at the same time, the largest ones first."""
+    waiting, found = deque(sorted(paths, key=lambda path: -path.stat().st_size)), dict[Path, str]()
+
+    def read() -> None:
+        while waiting:
+            try:
+                path = waiting.popleft()
+            except IndexError:  # another one took the last
+                return
+            found[path] = _sha256(path)
+
+    readers = [Background(read) for _ in range(min(len(paths), _READERS))]
+    for reader in readers:
+        reader.result()
+    return found
 
 
 def _cache_key(path: Path) -> str:
@@ -119,7 +137,7 @@ def _write_cache(cache: dict[str, str]) -> None:
 
 
 def _sha256(path: Path) -> str:
-    digest, block = hashlib.sha256(), bytearray(_BLOCK)
+    digest, block = hashlib.sha256(), bytearray(min(_BLOCK, max(1, path.stat().st_size)))
     with path.open("rb", buffering=0) as handle:
         while count := handle.readinto(block):
             digest.update(memoryview(block)[:count])
