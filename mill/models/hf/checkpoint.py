@@ -17,6 +17,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
 from mill.api.request import Request
 from mill.api.timing import LOADING, ComputeDevice, phase
+from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat.transformers import import_transformers
 from mill.models import memory
@@ -24,7 +25,7 @@ from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
-from mill.models.prefix.fused_kernels import compiled_meanwhile
+from mill.models.prefix.fused_kernels import start_compiling
 from mill.models.prefix.paths import PathLog
 from mill.models.tokens.token_model import is_plain
 from mill.models.tokens.tokenizer import Tokens
@@ -88,6 +89,7 @@ class TransformersCheckpoint(MediaModel):
         self._hashing: Background[str] | None = None
         self._identified: str | None = None
         self._loading: Background[None] | None = None
+        self._compiling: Background[None] | None = None
         self._first_requests: Sequence[Request] | None = None
         self._device: ComputeDevice | None = None
 
@@ -111,6 +113,7 @@ class TransformersCheckpoint(MediaModel):
         requests, self._first_requests = self._first_requests, None
         if requests is not None and not self._hashing.done:
             with phase(LOADING):
+                self._start_compiling()
                 import_transformers()
                 beside = (self.device or "").partition(":")[0] in LOADED_IN_A_THREAD
                 if beside and not (self.source.gguf or self.lock_step or self.multimodal):
@@ -131,6 +134,14 @@ class TransformersCheckpoint(MediaModel):
         expected, self._identified = self._identified, None
         if expected is not None and self.source.local and self._fingerprint() != expected:
             raise ModelError(f"the files of {self.model_name} changed while the model was loaded: run the command again")
+
+    def _start_compiling(self) -> None:
+        """Kernels are compiled in a thread, while packages are imported and weights are loaded."""
+        if self._compiling is None:
+            read = self.source.local and not self.source.gguf  # which needs no package
+            file = Path(self.source.path) / "config.json"
+            config = read_file(file, dict[str, Any], ModelError) if read else self.config.to_dict()
+            self._compiling = start_compiling(config, self.dtype, self.device)
 
     def _wait_for_loading(self) -> None:
         """Until a thread that loads the model is done; raises what it raised."""
@@ -231,7 +242,8 @@ class TransformersCheckpoint(MediaModel):
     def model(self) -> Any:
         """The loaded transformers model."""
         if self._model is None:
-            with phase(LOADING), compiled_meanwhile(self.config, self.dtype, self.device):
+            with phase(LOADING):
+                self._start_compiling()
                 self._model = loading.load_weights(
                     self.source,
                     self.config,
@@ -242,6 +254,8 @@ class TransformersCheckpoint(MediaModel):
                     attn_implementation=self.attn_implementation,
                     trust_remote_code=self.trust_remote_code,
                 )
+                if self._compiling is not None:
+                    self._compiling.result()
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)

@@ -12,7 +12,7 @@ from mill.api.model import options_text
 from mill.api.progress import TokenCount
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, phase
+from mill.api.timing import DECODING, FORWARD, LOADING, phase
 from mill.models import memory
 from mill.models.hf import decoding, logprobs
 from mill.models.hf.checkpoint import TransformersCheckpoint
@@ -31,6 +31,8 @@ class TransformersModel(TransformersCheckpoint):
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         if self._model is None and all(map(is_plain, requests)) and not self._has_started(requests):
+            with phase(LOADING):
+                self._start_compiling()
             self._start_pairs(requests)
 
     def _load(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mill.api.background import Background
@@ -45,27 +45,25 @@ def available() -> bool:
         return False
 
 
-@contextlib.contextmanager
-def compiled_meanwhile(config: Any, dtype: str, device: str | None) -> Iterator[None]:
-    """Inside this context the kernels are compiled in a thread, if the device will be CUDA and the dtype has 16 bits."""
+def start_compiling(config: Mapping[str, Any], dtype: str, device: str | None) -> Background[None] | None:
+    """Compile the kernels in a thread, if the device is CUDA and the dtype has 16 bits. `config` is the content of a model's
+    config.json."""
     on_cuda = device is not None and device.startswith("cuda") and dtype != "float32"
-    compiling = Background(lambda: _compile(config.get_text_config(), dtype)) if on_cuda else None
-    yield
-    if compiling is not None:
-        compiling.result()
+    return Background(lambda: _compile(config, dtype, device)) if on_cuda else None
 
 
-def _compile(config: Any, dtype: str) -> None:
+def _compile(config: Mapping[str, Any], dtype: str, device: str | None) -> None:
     """Compile for the heads that a config names. What fails here is compiled where it is used."""
     import torch
 
     if not available():
         return
-    with contextlib.suppress(Exception):
-        heads = config.num_attention_heads
-        groups = getattr(config, "num_key_value_heads", None) or heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        one = torch.zeros((2, groups, size), device="cuda", dtype=getattr(torch, dtype))
+    with contextlib.suppress(Exception), torch.cuda.device(device):
+        config = config.get("text_config") or config
+        heads = config["num_attention_heads"]
+        groups = config.get("num_key_value_heads") or heads
+        size = config.get("head_dim") or config["hidden_size"] // heads
+        one = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
         gated(one, one)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
         rotated(heads_first, heads_first, angles, angles)

@@ -20,7 +20,7 @@ class Tied(torch.nn.Module):
         self.embedding = torch.nn.Embedding(WIDTH + 3, WIDTH)
         self.head = torch.nn.Linear(WIDTH, WIDTH + 3, bias=True)
         self.head.weight = self.embedding.weight
-        self.half = torch.nn.Parameter(torch.randn(3, WIDTH, WIDTH).bfloat16(), requires_grad=False)
+        self.weights = torch.nn.Parameter(torch.randn(3, WIDTH, WIDTH).bfloat16(), requires_grad=False)
         self.turned = torch.nn.Parameter(torch.randn(WIDTH, 2 * WIDTH).T)
         self.register_buffer("angles", torch.randn(WIDTH, WIDTH))
 
@@ -37,7 +37,7 @@ def check(model: Tied) -> None:
     expected = {name: value.clone() for name, value in model.state_dict().items()}
     moved = to_cuda(model, "cuda:0")
     assert moved is model and model.head.weight is model.embedding.weight
-    assert model.embedding.weight.requires_grad and not model.half.requires_grad
+    assert model.embedding.weight.requires_grad and not model.weights.requires_grad
     for name, value in model.state_dict().items():
         assert value.is_cuda and value.dtype == expected[name].dtype and torch.equal(value.cpu(), expected[name]), name
 
@@ -61,6 +61,6 @@ def test_quantized_and_scattered_weights_are_left_to_their_own_copy(model: Tied)
         pass
 
     plain = torch.zeros(WIDTH, WIDTH)
-    assert copying._is_large(torch.nn.Parameter(plain)) and copying._is_large(model.half)
+    assert copying._is_large(torch.nn.Parameter(plain)) and copying._is_large(model.weights)
     assert not copying._is_large(Quantized(plain)) and not copying._is_large(model.turned)
     assert not copying._is_large(model.head.bias)
