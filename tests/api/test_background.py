@@ -30,8 +30,9 @@ def test_an_error_is_raised_where_the_result_is_needed() -> None:
 
 
 def test_threads_take_turns_quickly_until_the_last_one_ends() -> None:
-    ends = [threading.Event(), threading.Event()]
-    works = [Background(end.wait) for end in ends]
+    ends, begun = [threading.Event(), threading.Event()], threading.Barrier(3)
+    works = [Background(lambda end=end: (begun.wait(), end.wait())) for end in ends]  # type: ignore[misc]
+    begun.wait()
     for end, work in zip(ends, works, strict=True):
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
         end.set()
