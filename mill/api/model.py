@@ -134,6 +134,11 @@ class MillModel(ABC):
         """Called before `identity` if no other model computes before this one, with the requests of the run: what takes long
         may begin as soon as it is likely that there is something to compute."""
 
+    @property
+    def loads_in_thread(self) -> bool:
+        """Whether it is being loaded in a thread now."""
+        return False
+
     def identity(self) -> dict[str, Any]:
         """Everything that would change the model's answers; equal identities share results.
 

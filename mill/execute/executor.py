@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -61,6 +61,8 @@ class Executor:
         self.tally = Tally()
         self.round_number = 1
         self.account: Account | None = None
+        self.on_loaded: Callable[[], None] | None = None
+        """Called once, before the first request is sent."""
 
     def spend_from(self, account: Account) -> None:
         """Count what is computed from now on, within the budget of the account."""
@@ -128,6 +130,9 @@ class Executor:
             return
         self.backend.prepare_requests(kind, left[:count])
         self.backend.load()
+        if self.on_loaded is not None:
+            self.on_loaded()
+            self.on_loaded = None
         with self._progress(kind, len(requests)) as progress:
             while count:
                 with self._window(left[:count]):

@@ -40,10 +40,11 @@ from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import RankShare, check_same_plan
 from mill.runs.outcome import Outcome
 from mill.runs.plan import TaskPlan
+from mill.runs.planned_samples import PlannedSamples
 from mill.runs.record import Record
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, score_sample, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, write_samples
 from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scored_from import ScoreInputs
@@ -116,6 +117,7 @@ class Run:
     _budget: RunBudget | None = field(default=None, repr=False)
     on_start: Callable[[Executor], None] | None = None
     """Called once, when the manifest is written and before the first request."""
+    _planned: PlannedSamples | None = field(default=None, repr=False)
     _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
     """Task and sample -> its prompts as the model got them."""
 
@@ -137,7 +139,11 @@ class Run:
     def opened(self, *, quiet: bool = False, keep_model: bool = False) -> Iterator[OpenRun]:
         """The run, locked and ready for samples. Its session ends with `OpenRun.finish`, or with an error."""
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
-        self._write_plan()
+        self._planned = self._write_plan()
+        if self.model.loads_in_thread and self._planned.stay:
+            executor.on_loaded = self._planned.start_writing  # not now, as loading needs the interpreter
+        else:
+            self._planned.write()
         self._report_start(executor)
         with self._lock(), self._spending(executor), contextlib.ExitStack() as ending:
             session = ending.enter_context(self._session(executor, keep_model=keep_model))
@@ -147,7 +153,7 @@ class Run:
     def answer(self, requests: Sequence[Request]) -> None:
         """Answer requests that belong to no task, and record the responses. The model stays loaded."""
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record)
-        self._write_plan()
+        self._write_plan().write()
         with self._lock(), self._session(executor, keep_model=True):
             self.record.refresh()
             executor.run(requests)
@@ -160,7 +166,7 @@ class Run:
                 # Before the folder is made: a rank that planned later would take it for an earlier run's.
                 check_same_plan(ranks, self.states)
                 if ranks.first:
-                    self._write_plan()
+                    self._write_plan().write()
                     self._report_start(executor)
                 ledger = lock.enter_context(self._spending(executor, ranks.size))
                 with self._session(executor, written=ranks.first) as session:
@@ -264,6 +270,8 @@ class Run:
                 # On a full disk this fails too, and then the first failure is the one to report.
                 with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
                     self._refuse_removed()
+                    if self._planned is not None:
+                        self._planned.finish()
                     backend = executor.backend
                     session.write(
                         self.folder,
@@ -284,7 +292,7 @@ class Run:
 
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         if any(plan.pool for plan in self.plans):
-            self._write_plan()  # with the samples of all parts
+            self._write_plan().write()  # with the samples of all parts
         records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         with phase(SCORING):
@@ -349,7 +357,8 @@ class Run:
     def _score_inputs(self) -> ScoreInputs:
         return ScoreInputs(self.folder, self.record, self.plans, self.settings, self.repeat_metrics)
 
-    def _write_plan(self) -> None:
+    def _write_plan(self) -> PlannedSamples:
+        """Write the manifest; the result writes the samples."""
         if not self.condition:  # the texts that a check scores are other ones each time
             for warning in changed_data(self.folder, {plan.task.name: plan.data_hash for plan in self.plans}):
                 warn(warning)
@@ -365,8 +374,6 @@ class Run:
             judge=self.judging.label if self.judging is not None else "",
             sandbox=sandbox_label([plan.task for plan in self.plans]),
         )
-        with phase(WRITING):
-            for plan in self.plans:
-                if plan.task.name not in covered:
-                    unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
-                    write_samples(self.folder, self.model.model_name, plan.task.name, unanswered)
+        covered = {name for name in covered if self.folder.samples_file(name).exists()}
+        missing = [plan for plan in self.plans if plan.task.name not in covered]
+        return PlannedSamples(self.folder, self.model.model_name, missing)

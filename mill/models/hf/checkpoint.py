@@ -104,6 +104,10 @@ class TransformersCheckpoint(MediaModel):
     def start_loading(self, requests: Sequence[Request]) -> None:
         self._first_requests = requests[:WINDOW]
 
+    @property
+    def loads_in_thread(self) -> bool:
+        return self._loading is not None and not self._loading.done
+
     def _digest(self) -> str:
         """The fingerprint. Weights that are hashed for the first time have no recorded responses, as a rule: meanwhile there
         is time for imports, and the weights may load."""

@@ -1,0 +1,47 @@
+"""The samples of a plan, written before they have responses: a run can be looked at while it is in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mill.api.background import Background
+from mill.api.timing import WRITING, phase
+from mill.runs.folder import RunFolder
+from mill.runs.plan import TaskPlan
+from mill.runs.samples import from_state, score_sample, write_samples
+
+
+@dataclass
+class PlannedSamples:
+    """Those of tasks whose samples no earlier session has written."""
+
+    folder: RunFolder
+    model_name: str
+    plans: Sequence[TaskPlan]
+    _writing: Background[None] | None = field(default=None, repr=False)
+    _done: bool = False
+
+    @property
+    def stay(self) -> bool:
+        """Whether they do not change while they are answered. Dialogs grow."""
+        return not any(state.rounds for plan in self.plans for state in plan.states)
+
+    def write(self) -> None:
+        self._done = True
+        with phase(WRITING):
+            for plan in self.plans:
+                unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
+                write_samples(self.folder, self.model_name, plan.task.name, unanswered)
+
+    def start_writing(self) -> None:
+        """In a thread, while the model computes."""
+        self._writing = Background(self.write)
+
+    def finish(self) -> None:
+        """Wait until they are written, or write them if that has not begun."""
+        if self._writing is not None:
+            with phase(WRITING):
+                self._writing.result()
+        elif not self._done:
+            self.write()
