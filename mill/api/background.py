@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-SWITCH_INTERVAL_S = 5e-4
+SWITCH_INTERVAL_S = 2e-4
 
 
 class _SwitchInterval:

@@ -61,8 +61,8 @@ class Executor:
         self.tally = Tally()
         self.round_number = 1
         self.account: Account | None = None
-        self.on_loaded: Callable[[], None] | None = None
-        """Called once, before the first request is sent."""
+        self.on_first_response: Callable[[], None] | None = None
+        """Called once, when the first response is stored."""
 
     def spend_from(self, account: Account) -> None:
         """Count what is computed from now on, within the budget of the account."""
@@ -130,9 +130,6 @@ class Executor:
             return
         self.backend.prepare_requests(kind, left[:count])
         self.backend.load()
-        if self.on_loaded is not None:
-            self.on_loaded()
-            self.on_loaded = None
         with self._progress(kind, len(requests)) as progress:
             while count:
                 with self._window(left[:count]):
@@ -165,6 +162,9 @@ class Executor:
             for request, response in stream:
                 self._record(request, response, responses)
                 progress.advance(failed=response.failed)
+                if self.on_first_response is not None:
+                    self.on_first_response()
+                    self.on_first_response = None
         except BaseException:
             stream.close()
             with contextlib.suppress(MillError):  # the reason for the end may be a full disk

@@ -141,7 +141,7 @@ class Run:
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._planned = self._write_plan()
         if self.model.loads_in_thread and self._planned.stay:
-            executor.on_loaded = self._planned.start_writing  # not now, as loading needs the interpreter
+            executor.on_first_response = self._planned.start_writing  # until then the interpreter has enough to do
         else:
             self._planned.write()
         self._report_start(executor)

@@ -1,0 +1,95 @@
+"""When the samples of a plan are written: at once, or while a model computes that was loaded in a thread."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mill.api.errors import ModelError
+from mill.api.request import Request
+from mill.cli.main import run
+from tests import toy
+
+
+class Runs:
+    """Runs of the toy model in one folder, and which files of samples there were at each of its requests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out = folder / "out"
+        self.seen: list[list[str]] = []
+
+    def __call__(self, task: str) -> int:
+        return run(["eval", "toy[path=toy]", task, "--output_dir", str(self.out), "--quiet"])
+
+    def files(self) -> list[Path]:
+        return sorted(self.out.glob("*/*/samples/*.jsonl"))
+
+    def rows(self) -> list[dict[str, object]]:
+        (file,) = self.files()
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """With a model that says that it loads in a thread."""
+    runs, note = Runs(tmp_path), toy.ToyModel._note
+
+    def noted(model: toy.ToyModel, request: Request) -> int:
+        runs.seen.append([file.stem for file in runs.files()])
+        return note(model, request)
+
+    monkeypatch.setattr(toy.ToyModel, "_note", noted)
+    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    return runs
+
+
+def test_samples_are_written_while_a_loaded_model_computes(runs: Runs) -> None:
+    assert runs("toy_choice") == 0
+    assert runs.seen[0] == []
+    rows = runs.rows()
+    assert len(rows) == toy.N and all(row["responses"] and "acc" in row for row in rows)
+
+
+def test_samples_are_written_before_the_requests_of_other_models(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", False)
+    assert runs("toy_choice") == 0
+    assert runs.seen[0] == ["toy_choice"]
+
+
+def test_dialogs_grow_and_are_written_before(runs: Runs) -> None:
+    assert runs("toy_dialog") == 0
+    assert runs.seen[0] == ["toy_dialog"]
+
+
+def test_samples_of_a_model_that_cannot_be_loaded_are_written(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: toy.ToyModel) -> None:
+        raise ModelError("the weights are damaged")
+
+    monkeypatch.setattr(toy.ToyModel, "load", fails)
+    assert runs("toy_choice") != 0
+    rows = runs.rows()
+    assert len(rows) == toy.N and all(row["responses"] == [[]] for row in rows)
+
+
+def test_missing_samples_of_a_run_that_was_killed_are_written_again(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "toy_choice 3")  # whose requests are sent again
+    runs("toy_choice")
+    (file,) = runs.files()
+    file.unlink()
+    runs.seen.clear()
+    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", False)
+    runs("toy_choice")
+    assert runs.seen and runs.seen[0] == ["toy_choice"]
+
+
+def test_a_failure_to_write_them_is_an_error_of_the_run(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise ModelError("no space left")
+
+    monkeypatch.setattr("mill.runs.planned_samples.write_samples", fails)
+    assert runs("toy_choice") != 0
+    assert "no space left" in capsys.readouterr().err
