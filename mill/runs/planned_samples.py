@@ -1,4 +1,4 @@
-"""The samples of a plan, written before they have responses: a run can be looked at while it is in progress."""
+"""The samples of a plan, written before they have responses: a run can be read while it is in progress."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_code_of_a_user_scores_again(runs: Runs, monkeypatch: pytest.MonkeyPatch
     runs()
     entries = metrics.entries()
     try:
-        metrics.add("mean", lambda values: mean(values), override=True)
+        metrics.add("mean", lambda values: mean(values))
         runs()
         assert runs.written
     finally:
