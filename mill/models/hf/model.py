@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from mill.api.background import Background
 from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.progress import TokenCount
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, LOADING, phase
+from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
 from mill.models import memory
 from mill.models.hf import decoding, logprobs
 from mill.models.hf.checkpoint import TransformersCheckpoint
@@ -21,19 +24,53 @@ from mill.models.hf.shared_media import SharedMedia
 from mill.models.prefix import padded_scoring, paths
 from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared
+from mill.models.prefix.trie import Trie, make_trie
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
 from mill.models.tokens.token_model import is_plain
 
 
+@dataclass(frozen=True)
+class _SharedRows:
+    """Requests as rows, and the trie of these where it was made in a thread."""
+
+    requests: Sequence[Request]
+    rows: list[Row]
+    trie: Trie | None = None
+
+
 class TransformersModel(TransformersCheckpoint):
     """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
+
+    _started_rows: Background[_SharedRows] | None = None
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         if self._model is None and all(map(is_plain, requests)) and not self._has_started(requests):
             with phase(LOADING):
                 self._start_compiling()
             self._start_pairs(requests)
+
+    def _start_pairs(self, requests: Sequence[Request]) -> None:
+        """And then make the trie of their rows, in a thread too."""
+        super()._start_pairs(requests)
+        started = self._started_pairs
+        assert started is not None
+
+        def make() -> _SharedRows:
+            rows = shared_rows(started.requests, started.pairs.result())
+            return _SharedRows(started.requests, rows, make_trie([row.ids for row in rows]))
+
+        self._started_rows = None if self._sharing_disabled else Background(make)
+
+    def _rows_of(self, requests: Sequence[Request], pairs: Sequence[TokenPair]) -> _SharedRows:
+        started, self._started_rows = self._started_rows, None
+        with phase(TOKENIZING):
+            if started is not None:
+                with contextlib.suppress(Exception):  # of requests that cannot be tokenized, which are errors by now
+                    known = started.result()
+                    if len(known.requests) == len(requests) and all(map(operator.is_, known.requests, requests)):
+                        return known
+            return _SharedRows(requests, shared_rows(requests, pairs))
 
     def _load(self) -> None:
         _ = self.model, self.prefix_engine
@@ -82,9 +119,12 @@ class TransformersModel(TransformersCheckpoint):
         yield from too_long
         left: list[Row] = []
         self._starts(fitting)
-        rows, healthy = shared_rows(fitting, pairs), self.canary is not None
+        shared, healthy = self._rows_of(fitting, pairs), self.canary is not None
         self.token_count = count = TokenCount()
-        for row, outcome in self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy, count=count):
+        scored = self.prefix_engine.score(
+            shared.rows, batch_size=self.batch_size, healthy=healthy, count=count, trie=shared.trie
+        )
+        for row, outcome in scored:
             if isinstance(outcome, NotShared):
                 left.append(row)
                 self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)

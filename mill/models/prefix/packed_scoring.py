@@ -66,8 +66,8 @@ class _Pass:
 class _Work:
     """Rows as a trie: the tokens to score in each segment, the sums so far, and which rows end in which segment."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows, self.trie = rows, make_trie([row.ids for row in rows])
+    def __init__(self, rows: Sequence[Row], trie: Trie) -> None:
+        self.rows, self.trie = rows, trie
         set_prefixes(self.trie.ends, [row.prefix for row in rows])
         self.targets = _targets(self.trie, rows)
         self.sums = [[(0.0, True)] * len(row.spans) for row in rows]
@@ -128,8 +128,9 @@ class PrefixScorer:
         self._failures, self._healthy = 0, healthy
         self._since = 0.0
 
-    def run(self, rows: Sequence[Row]) -> Iterator[tuple[Row, list[Response] | NotShared]]:
-        """Every row with the responses of its spans, as soon as its path is computed."""
+    def run(self, rows: Sequence[Row], trie: Trie | None = None) -> Iterator[tuple[Row, list[Response] | NotShared]]:
+        """Every row with the responses of its spans, as soon as its path is computed. `trie` is that of all rows, if it is
+        known."""
         window = shortest_window(self.model.config.get_text_config())
         fitting = []
         for row in rows:
@@ -138,7 +139,9 @@ class PrefixScorer:
             else:
                 yield row, too_long(window)
         with phase(TOKENIZING):
-            work = _Work(fitting)
+            if trie is None or len(fitting) < len(rows):
+                trie = make_trie([row.ids for row in fitting])
+            work = _Work(fitting, trie)
         with weights_by_columns(self.model, work.trie.tokens):
             yield from self._run(work)
 
