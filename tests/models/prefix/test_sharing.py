@@ -16,6 +16,7 @@ from mill.models.hf import TransformersModel
 from mill.models.prefix import fused_kernels, packed_scoring
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.probe import STATE, sharing_obstacle
+from mill.models.prefix.trie import Trie, make_trie
 from mill.models.tokens.rows import Row, Span, shared_rows
 
 VOCABULARY = 320
@@ -288,3 +289,25 @@ def test_fused_layers_round_no_more_than_those_of_transformers(
     plain = scores(dtype="bfloat16")
     errors = [sum(abs(a - b) for a, b in zip(side, exact, strict=True)) / len(exact) for side in (fused, plain)]
     assert fused != plain and errors[0] <= 1.5 * errors[1] + 0.05
+
+
+@pytest.mark.parametrize("sent", ["all", "others", "fewer", "too long"])
+def test_a_trie_that_was_made_ahead_changes_no_score(zoo: Any, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def noted(rows: list[list[int]]) -> Trie:
+        tries.append(len(rows))
+        return make_trie(rows)
+
+    monkeypatch.setattr(packed_scoring, "make_trie", noted)
+    requests = scored()
+    ahead = opened(zoo("llama"))
+    long = [Request(LOGLIKELIHOOD, "dog", " the lazy dog" * 200)]
+    ahead.prepare_requests(LOGLIKELIHOOD, [*requests, *(long if sent == "too long" else [])])
+    given = {"others": scored(), "fewer": requests[3:], "too long": [*requests, *long]}.get(sent, requests)
+    found = ahead.loglikelihood(given)
+    assert (max(tries) <= 3) == (sent == "all")  # of a probe alone, where those requests are computed for which it was made
+    expected = opened(zoo("llama")).loglikelihood(given)
+    assert [one.score for one in found] == [one.score for one in expected]
+    assert [one.error for one in found] == [one.error for one in expected]
+    assert bool(found[-1].error) == (sent == "too long")
