@@ -32,7 +32,7 @@ class PlannedSamples:
         with phase(WRITING):
             for plan in self.plans:
                 unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
-                write_samples(self.folder, self.model_name, plan.task.name, unanswered)
+                write_samples(self.folder, self.model_name, plan.task.name, unanswered, sync=False)  # they are written again
 
     def start_writing(self) -> None:
         """In a thread, while the model computes."""

@@ -218,13 +218,13 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
     return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
 
 
-def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[ScoredSample]) -> None:
+def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[ScoredSample], *, sync: bool = True) -> None:
     """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
     run = run_columns(model, folder)
-    write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored))
+    write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored), sync=sync)
 
 
-def write_lines(folder: RunFolder, task: str, lines: Iterable[str]) -> None:
+def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: bool = True) -> None:
     """The file of a task's samples from its lines, of which one at a time is in memory."""
 
     def fill(handle: IO[bytes]) -> None:
@@ -232,7 +232,7 @@ def write_lines(folder: RunFolder, task: str, lines: Iterable[str]) -> None:
             handle.write(utf8(scrub(line)))
             handle.write(b"\n")
 
-    write_atomically(folder.samples_file(task), fill, root=folder.root)
+    write_atomically(folder.samples_file(task), fill, root=folder.root, sync=sync)
 
 
 def row_line(data: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ def test_missing_samples_of_a_run_that_was_killed_are_written_again(runs: Runs, 
 def test_a_failure_to_write_them_is_an_error_of_the_run(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise ModelError("no space left")
 
     monkeypatch.setattr("mill.runs.planned_samples.write_samples", fails)

@@ -45,9 +45,11 @@ class TransformersModel(TransformersCheckpoint):
     _started_rows: Background[_SharedRows] | None = None
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
-        if self._model is None and all(map(is_plain, requests)) and not self._has_started(requests):
-            with phase(LOADING):
-                self._start_compiling()
+        if self._model is not None:
+            return
+        with phase(LOADING):
+            self._start_compiling()
+        if all(map(is_plain, requests)) and not self._has_started(requests):
             self._start_pairs(requests)
 
     def _start_pairs(self, requests: Sequence[Request]) -> None:
