@@ -374,6 +374,5 @@ class Run:
             judge=self.judging.label if self.judging is not None else "",
             sandbox=sandbox_label([plan.task for plan in self.plans]),
         )
-        covered = {name for name in covered if self.folder.samples_file(name).exists()}
         missing = [plan for plan in self.plans if plan.task.name not in covered]
         return PlannedSamples(self.folder, self.model.model_name, missing)

@@ -62,7 +62,7 @@ def update_manifest(
 ) -> set[str]:
     """Write the manifest before the first request; tasks of earlier sessions stay.
 
-    Returns the names of tasks whose samples an earlier session has written already, at least as many as now.
+    Returns the names of tasks whose samples an earlier session has written already, or had more of.
     """
     known = read_entries(folder, MANIFEST, "tasks", TaskEntry)
     tasks, covered = {}, set()
@@ -70,7 +70,8 @@ def update_manifest(
         entry, earlier = _task_entry(plan), known.get(plan.task.name)
         other = earlier is not None and earlier.n < earlier.total and replaces(plan.sampled, earlier.sampled)
         if earlier and not other and earlier.data_hash == entry["data_hash"] and entry["n"] <= earlier.n <= entry["total"]:
-            covered.add(plan.task.name)
+            if entry["n"] < earlier.n or folder.samples_file(plan.task.name).exists():
+                covered.add(plan.task.name)
             entry |= {"n": earlier.n, "sampled": asdict(earlier.sampled) if earlier.sampled is not None else None}
         tasks[plan.task.name] = Entry(entry, weight=entry["n"])
     top = {
