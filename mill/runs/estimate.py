@@ -9,6 +9,7 @@ from pathlib import Path
 from mill.api.budget import TokenUsage, most_output
 from mill.api.errors import RunError
 from mill.api.request import Request
+from mill.api.task import TaskType
 from mill.api.validate import convert
 from mill.execute.budget import MODEL
 from mill.execute.prompt_lengths import TOKENS_PER_CHARACTER
@@ -48,7 +49,7 @@ class RunEstimate:
 
 def estimate(run: Run, todo: Sequence[Request], counted: int | None, samples: int) -> RunEstimate:
     """`todo` are the requests without a response, and `counted` their tokens, where the tokenizer counted them."""
-    rates, price = earlier_rates(run), run.prices.get(MODEL)
+    rates, price = earlier_rates(run, todo), run.prices.get(MODEL)
     prompt, output = counted, sum(map(most_output, todo))
     if prompt is None and rates is not None and rates.prompt_tokens:
         prompt = round(rates.prompt_tokens * len(todo))
@@ -84,15 +85,20 @@ def reach(run: Run, expected: RunEstimate) -> float:
     return min((max(0.0, min(1.0, left / wanted)) for left, wanted in needed if wanted > 0), default=1.0)
 
 
-def earlier_rates(run: Run) -> EarlierRates | None:
+def earlier_rates(run: Run, todo: Sequence[Request]) -> EarlierRates | None:
     """Those of the same run, else of the run of this model with the most tasks in common; None where there is none. Runs of
-    other types of tasks say nothing: a text takes longer than a score."""
+    other types of tasks say nothing: a text takes longer than a score. Nor does a mean over texts and scores, unless the
+    requests `todo` are a mixture of the same tasks."""
     types = {plan.task.task_type.value for plan in run.plans}
     names = {plan.task.name for plan in run.plans}
+    generates = {most_output(request) > 0 for request in todo}
     found = []
     for path in (run.folder.path, *run.folder.other_runs):
         manifest = _manifest(path)
         if manifest is None or not types & {task.task_type for task in manifest.tasks.values()}:
+            continue
+        generated = {task.task_type == TaskType.GENERATIVE_QA for task in manifest.tasks.values()}
+        if generated != generates or (len(generates) > 1 and names != set(manifest.tasks)):
             continue
         rates = _rates(path, manifest)
         if rates is not None:

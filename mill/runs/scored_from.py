@@ -7,6 +7,7 @@ Those of other tasks may depend on anything, such as a user's functions or the p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -17,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 import mill
-from mill.api.errors import MillError
+from mill.api.errors import MillError, RunError
 from mill.api.files import imported_files
 from mill.api.registry import metrics, tasks
 from mill.api.request import LOGLIKELIHOOD, ROLLING
@@ -76,7 +77,8 @@ class ScoreInputs:
         entries = {**known, **{name: one for name, one in now.items() if one is not None}}
         if entries != known:
             content = {name: asdict(one) for name, one in entries.items()}
-            write_atomically(self.folder.path / FILE, json_text(content), root=self.folder.root, sync=False)
+            with contextlib.suppress(RunError):  # which costs the next command time
+                write_atomically(self.folder.path / FILE, json_text(content), root=self.folder.root, sync=False)
 
     def _now(self, plan: TaskPlan, result: TaskResult) -> ScoredFrom | None:
         """None where it is not known what the scores depend on, or where a repeated command runs samples again."""

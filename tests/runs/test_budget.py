@@ -554,6 +554,14 @@ def test_a_dry_run_estimates_what_a_run_takes(mill: Mill, out: Path) -> None:
     assert len(list(run_folder.glob("spending/*"))) == 1, "a dry run writes nothing"
 
 
+def test_a_dry_run_takes_no_rates_of_texts_and_scores_together(mill: Mill, out: Path) -> None:
+    mill("toy[path=toy]", "toy_choice", "--limit", "10")
+    mill("toy[path=toy]", "toy_gen", "--limit", "10")
+    for task in ("toy_gen", "toy_choice"):
+        assert "time unknown" in mill("toy[path=toy]", task, "--dry_run")[1]
+    assert "rates of" in mill("toy[path=toy]", "toy_choice,toy_gen", "--dry_run")[1]
+
+
 def test_a_budget_of_a_python_call(out: Path, toy_here: Path) -> None:
     import mill as package
 
