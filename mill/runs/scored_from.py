@@ -131,7 +131,7 @@ def _code_state() -> str:
 def _state(file: Path) -> str:
     """The attributes that change when a file does; empty where it is missing."""
     try:
-        stat = file.lstat()
+        stat = file.stat()
     except OSError:
         return ""
     return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"

@@ -125,6 +125,21 @@ def test_other_code_scores_again(runs: Runs, monkeypatch: pytest.MonkeyPatch) ->
     assert not runs.written
 
 
+def test_a_record_that_is_a_link_is_followed(runs: Runs, tmp_path: Path) -> None:
+    accuracy = runs()
+    (record,) = runs.file("record").glob("*.jsonl")
+    target = tmp_path / "stored.jsonl"
+    record.rename(target)
+    record.symlink_to(target)
+    assert runs() == accuracy
+    assert runs() == accuracy and not runs.written
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    for line in lines:
+        line["response"]["score"] = -1.0 / (1 + int(line["key"][:6], 16))
+    target.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert runs() != accuracy and runs.written
+
+
 def test_code_of_a_user_scores_again(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     runs()
     entries = metrics.entries()

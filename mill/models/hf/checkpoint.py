@@ -27,6 +27,7 @@ from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.fused_kernels import start_compiling
 from mill.models.prefix.paths import PathLog
+from mill.models.spec.fingerprint import MappedFiles
 from mill.models.tokens.token_model import is_plain
 from mill.models.tokens.tokenizer import Tokens
 
@@ -92,6 +93,7 @@ class TransformersCheckpoint(MediaModel):
         self._compiling: Background[None] | None = None
         self._first_requests: Sequence[Request] | None = None
         self._device: ComputeDevice | None = None
+        self._mapped: MappedFiles | None = None
 
     @property
     def model_name(self) -> str:
@@ -138,6 +140,12 @@ class TransformersCheckpoint(MediaModel):
         expected, self._identified = self._identified, None
         if expected is not None and self.source.local and self._fingerprint() != expected:
             raise ModelError(f"the files of {self.model_name} changed while the model was loaded: run the command again")
+
+    def _refuse_overwritten(self) -> None:
+        """On a CPU weights are read from their files while the model computes."""
+        if self._mapped is not None and (file := self._mapped.overwritten()) is not None:
+            again = "run the command again when it is complete"
+            raise ModelError(f"{file} was overwritten while the model computed from it: {again}")
 
     def _start_compiling(self) -> None:
         """Kernels are compiled in a thread, while packages are imported and weights are loaded."""
@@ -248,6 +256,8 @@ class TransformersCheckpoint(MediaModel):
         if self._model is None:
             with phase(LOADING):
                 self._start_compiling()
+                if self.device in (None, "cpu"):
+                    self._mapped = MappedFiles.of(self.source.weights)
                 self._model = loading.load_weights(
                     self.source,
                     self.config,

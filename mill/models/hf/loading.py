@@ -21,7 +21,7 @@ from mill.compat.transformers import import_transformers, quick_imports
 from mill.models.device import cpu_has_bfloat16
 from mill.models.hf import hub
 from mill.models.hf.to_cuda import to_cuda
-from mill.models.spec.fingerprint import file_digest, folder_digest, weights_size
+from mill.models.spec.fingerprint import file_digest, folder_digest, model_files, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 
 _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
@@ -57,6 +57,13 @@ class Source:
         if not self.local:
             return None
         return (Path(self.path) / self.gguf).stat().st_size if self.gguf else weights_size(Path(self.path))
+
+    @property
+    def weights(self) -> list[Path]:
+        """The files of a local model that have weights."""
+        files = model_files(Path(self.path)) if self.local else []
+        suffixes = {Path(pattern).suffix for pattern in WEIGHTS}
+        return [file for file in files if file.suffix in suffixes]
 
     def fingerprint(self, *, trust_remote_code: bool) -> str:
         """The content of local files; the commit of a hub model, which its config has."""

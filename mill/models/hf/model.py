@@ -85,6 +85,11 @@ class TransformersModel(TransformersCheckpoint):
         super().clean()
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
+        for completed in self._computed(kind, requests):
+            self._refuse_overwritten()  # before it is recorded
+            yield completed
+
+    def _computed(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         if kind == LOGLIKELIHOOD:
             return self._split_media(requests, self._score_texts, self._score_media)
         if kind == ROLLING:

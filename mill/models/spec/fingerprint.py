@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mill.api.background import Background
 from mill.api.errors import MillError, ModelError
@@ -47,15 +49,48 @@ def file_digest(path: Path) -> str:
 
 
 def folder_digest(folder: Path) -> str:
-    """One digest over the names and contents of a folder's model files, and of the weights that an index names; other files
-    are ignored."""
+    """One digest over the names and contents of a folder's model files."""
+    digests, digest = _digests(model_files(folder)), hashlib.sha256()
+    for path, content in digests.items():
+        digest.update(f"{os.path.relpath(path, folder)} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def model_files(folder: Path) -> list[Path]:
+    """The files that make a model, with the weights that an index or the config names, and further chat templates."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix in _SUFFIXES]
     paths = [path for path in files if not path.name.startswith(".")]
-    paths += [path for path in _indexed(folder) if path not in paths]
-    digests, digest = _digests(paths), hashlib.sha256()
-    for path, content in digests.items():
-        digest.update(f"{path.relative_to(folder)} {content}\n".encode())
-    return digest.hexdigest()
+    paths += sorted(path for path in folder.glob("additional_chat_templates/*.jinja") if path.is_file())
+    return paths + [path for path in (*_indexed(folder), *_named_in_config(folder)) if path not in paths]
+
+
+def _named_in_config(folder: Path) -> list[Path]:
+    """The file of weights that `transformers_weights` of a config names."""
+    with contextlib.suppress(MillError, FileNotFoundError):  # a damaged config is refused where it is loaded
+        named = read_file(folder / "config.json", dict[str, Any]).get("transformers_weights")
+        if isinstance(named, str) and (folder / named).is_file():
+            return [folder / named]
+    return []
+
+
+@dataclass(frozen=True)
+class MappedFiles:
+    """Files whose content a loaded model reads where they are, as they were before it was loaded."""
+
+    states: dict[Path, os.stat_result]
+
+    @classmethod
+    def of(cls, files: Sequence[Path]) -> MappedFiles:
+        return cls({file: file.stat() for file in files})
+
+    def overwritten(self) -> Path | None:
+        """One that was written to since then. A file that was replaced by another one stays as it was for the model."""
+        for file, before in self.states.items():
+            with contextlib.suppress(OSError):
+                now = file.stat()
+                if os.path.samestat(now, before) and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                    return file
+        return None
 
 
 def _indexed(folder: Path) -> list[Path]:

@@ -56,6 +56,21 @@ def test_a_cache_that_is_a_link_is_replaced(tmp_path: Path, cache: Path) -> None
     assert victim.read_text() == "{}" and not cache.is_symlink()
 
 
+@pytest.mark.parametrize("name", ["additional_chat_templates/tool_use.jinja", "sub/w.safetensors"])
+def test_files_in_subfolders_that_a_model_uses_are_digested(tmp_path: Path, cache: Path, name: str) -> None:
+    folder, file = tmp_path / "model", tmp_path / "model" / name
+    file.parent.mkdir(parents=True)
+    (folder / "config.json").write_text('{"transformers_weights": "sub/w.safetensors"}')
+    digests = set()
+    for content in ("one", "two"):
+        file.write_text(content)
+        digests.add(folder_digest(folder))
+    (folder / "sub/other.safetensors").parent.mkdir(exist_ok=True)
+    (folder / "sub/other.safetensors").write_text("not used")
+    digests.add(folder_digest(folder))
+    assert len(digests) == 2
+
+
 def test_a_folder_is_digested_by_names_and_contents(tmp_path: Path, cache: Path) -> None:
     """Several files at the same time, and the digest of one after another: that of earlier versions."""
     folder = tmp_path / "model"
