@@ -14,7 +14,8 @@ from typing import Any
 
 NEEDED = ("transformers.generation.utils", "transformers.modeling_utils", "transformers.processing_utils")
 AUDIO = ("torchaudio", "librosa", "soxr")  # for reading files, in transformers.audio_utils
-UNUSED = ("sklearn", "scipy", *AUDIO)  # the first for one option of assisted decoding, and for losses of object detection
+# sklearn is for one option of assisted decoding, scipy for losses of object detection.
+UNUSED = ("sklearn", "scipy", *AUDIO)
 
 
 def import_transformers() -> None:

@@ -140,7 +140,7 @@ class Run:
         """The run, locked and ready for samples. Its session ends with `OpenRun.finish`, or with an error."""
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._planned = self._write_plan()
-        if self.model.loads_in_thread and self._planned.stay:
+        if self.model.loads_in_thread and self._planned.fixed:
             executor.on_first_response = self._planned.start_writing  # until then the interpreter has enough to do
         else:
             self._planned.write()

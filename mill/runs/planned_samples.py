@@ -23,7 +23,7 @@ class PlannedSamples:
     _done: bool = False
 
     @property
-    def stay(self) -> bool:
+    def fixed(self) -> bool:
         """Whether they do not change while they are answered. Dialogs grow."""
         return not any(state.rounds for plan in self.plans for state in plan.states)
 

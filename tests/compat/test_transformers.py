@@ -36,6 +36,23 @@ def test_unused_packages_are_not_imported_and_can_be_later(module: str) -> None:
     assert done.stdout == "imported\n", done.stderr
 
 
+AUDIO = """
+import sys
+from mill.compat.transformers import import_transformers
+import_transformers()
+from transformers import audio_utils
+assert "soxr" not in sys.modules
+assert audio_utils.soxr.resample.__name__ == "resample" and "soxr" in sys.modules
+print("imported")
+"""
+
+
+def test_packages_for_audio_are_imported_when_they_are_used() -> None:
+    pytest.importorskip("soxr")
+    done = subprocess.run([sys.executable, "-c", AUDIO], capture_output=True, text=True)
+    assert done.stdout == "imported\n", done.stderr
+
+
 def test_distributions_are_those_of_the_metadata() -> None:
     found, wanted = Distributions(), importlib.metadata.packages_distributions()
     for package in ("torch", "transformers", "yaml", "PIL", "numpy"):

@@ -27,7 +27,7 @@ from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.fused_kernels import start_compiling
 from mill.models.prefix.paths import PathLog
-from mill.models.spec.fingerprint import MappedFiles
+from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.token_model import is_plain
 from mill.models.tokens.tokenizer import Tokens
 
@@ -150,9 +150,10 @@ class TransformersCheckpoint(MediaModel):
     def _start_compiling(self) -> None:
         """Kernels are compiled in a thread, while packages are imported and weights are loaded."""
         if self._compiling is None:
-            read = self.source.local and not self.source.gguf  # which needs no package
-            file = Path(self.source.path) / "config.json"
-            config = read_file(file, dict[str, Any], ModelError) if read else self.config.to_dict()
+            if self.source.local and not self.source.gguf:  # before transformers is imported, which `config` needs
+                config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
+            else:
+                config = self.config.to_dict()
             self._compiling = start_compiling(config, self.dtype, self.device)
 
     def _wait_for_loading(self) -> None:

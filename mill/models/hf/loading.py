@@ -60,8 +60,8 @@ class Source:
 
     @property
     def weights(self) -> list[Path]:
-        """The files of a local model that have weights."""
-        files = model_files(Path(self.path)) if self.local else []
+        """The files of a local model from which its weights are read; those of a GGUF file are converted first."""
+        files = model_files(Path(self.path)) if self.local and not self.gguf else []
         suffixes = {Path(pattern).suffix for pattern in WEIGHTS}
         return [file for file in files if file.suffix in suffixes]
 

@@ -73,26 +73,6 @@ def _named_in_config(folder: Path) -> list[Path]:
     return []
 
 
-@dataclass(frozen=True)
-class MappedFiles:
-    """Files whose content a loaded model reads where they are, as they were before it was loaded."""
-
-    states: dict[Path, os.stat_result]
-
-    @classmethod
-    def of(cls, files: Sequence[Path]) -> MappedFiles:
-        return cls({file: file.stat() for file in files})
-
-    def overwritten(self) -> Path | None:
-        """One that was written to since then. A file that was replaced by another one stays as it was for the model."""
-        for file, before in self.states.items():
-            with contextlib.suppress(OSError):
-                now = file.stat()
-                if os.path.samestat(now, before) and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                    return file
-        return None
-
-
 def _indexed(folder: Path) -> list[Path]:
     """The files that the index of the weights names; a damaged one, or one that names others than files below it, is
     refused."""
