@@ -24,6 +24,7 @@ from mill.models.prefix.sampling import Sampler, sample_all
 from mill.models.prefix.slots import DecodingStep, Prefill, Slots
 from mill.models.prefix.small_products import small_products
 from mill.models.prefix.trie import Segment, make_trie
+from mill.models.tokens.scores import on_device
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:
@@ -237,7 +238,8 @@ class ContinuousDecoder:
         longest = max(segment.end for segment in pack)
         plan = Prefill(pack, self.cache, to_cache, window=longest, slots=slots, rows=rows)
         with attending(self.model, plan), model_inputs(self.model, plan) as inputs:
-            self.model(**inputs, logits_to_keep=torch.tensor([0], device=self.model.device), use_cache=False)
+            one = on_device(torch.tensor([0]), self.model.device)  # needed are the keys and values only
+            self.model(**inputs, logits_to_keep=one, use_cache=False)
 
     def _release(self, segments: Sequence[Segment]) -> None:
         """Drop segments from the cache that no sequence needs any more."""

@@ -9,6 +9,7 @@ from mill.models.prefix import fused_kernels
 from mill.models.prefix.pack import PackLayout
 from mill.models.prefix.partial_attention import Partial, merge
 from mill.models.prefix.tree_blocks import BlockTable, block_table
+from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:
     import torch
@@ -83,6 +84,6 @@ def _bounds(pack: PackLayout, name: str, lengths: list[int], device: Any) -> tup
 
     if name not in pack.tensors:
         ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-        pack.tensors[name] = (ends.to(device), max(lengths))
+        pack.tensors[name] = (on_device(ends, device), max(lengths))
     bounds: tuple[Any, int] = pack.tensors[name]
     return bounds

@@ -12,11 +12,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
+from mill.models import memory
 from mill.models.hf import TransformersModel
 from mill.models.prefix import fused_kernels, packed_scoring
+from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.probe import STATE, sharing_obstacle
-from mill.models.prefix.trie import Trie, make_trie
+from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, Span, shared_rows
 
 VOCABULARY = 320
@@ -289,6 +291,24 @@ def test_fused_layers_round_no_more_than_those_of_transformers(
     plain = scores(dtype="bfloat16")
     errors = [sum(abs(a - b) for a, b in zip(side, exact, strict=True)) / len(exact) for side in (fused, plain)]
     assert fused != plain and errors[0] <= 1.5 * errors[1] + 0.05
+
+
+@needs_cuda
+def test_on_cuda_prompts_are_launched_without_waiting_for_those_before(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefill, packs = ContinuousDecoder._prefill, []
+
+    def watched(self: ContinuousDecoder, pack: list[Segment], *arguments: Any) -> None:
+        packs.append(len(pack))
+        torch.cuda.set_sync_debug_mode("error" if len(packs) > 1 else "default")  # the first one tries kernels
+        try:
+            prefill(self, pack, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(ContinuousDecoder, "_prefill", watched)
+    monkeypatch.setattr(memory, "MOST_PREFILL_TOKENS", 32)
+    answers = TransformersModel(str(zoo("llama")), dtype="bfloat16").generate_until(generated())
+    assert [one.error for one in answers] == [None] * len(answers) and len(packs) > 2
 
 
 @pytest.mark.parametrize("sent", ["all", "others", "fewer", "too long"])
