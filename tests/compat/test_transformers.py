@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,21 @@ def test_unused_packages_are_not_imported_and_can_be_later(module: str) -> None:
     code = CODE.replace("PACKAGE_MODULE", module).replace("PACKAGE_NAME", package).replace("PACKAGE", repr(package))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "imported\n", done.stderr
+
+
+LOADED = """
+import sys
+from mill.models.hf import TransformersModel
+TransformersModel(sys.argv[1], dtype="float32", device_map="cpu").load()
+assert "sklearn" not in sys.modules and "scipy" not in sys.modules
+print("loaded")
+"""
+
+
+def test_a_model_loads_without_unused_packages(tiny_model: Path) -> None:
+    pytest.importorskip("sklearn")
+    done = subprocess.run([sys.executable, "-c", LOADED, str(tiny_model)], capture_output=True, text=True)
+    assert done.stdout == "loaded\n", done.stderr
 
 
 AUDIO = """

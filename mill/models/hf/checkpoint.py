@@ -119,10 +119,8 @@ class TransformersCheckpoint(MediaModel):
         requests, self._first_requests = self._first_requests, None
         if requests is not None and not self._hashing.done:
             with phase(LOADING):
-                self._start_compiling()
-                import_transformers()
-                beside = (self.device or "").partition(":")[0] in LOADED_IN_A_THREAD
-                if beside and not (self.source.gguf or self.lock_step or self.multimodal):
+                self._import_packages()
+                if self._can_load_in_thread:
                     _ = self.dtype, self.tokens  # which both threads need
                     self._loading = Background(self._load)
                     self._start_pairs([request for request in requests if is_plain(request)])
@@ -134,6 +132,11 @@ class TransformersCheckpoint(MediaModel):
         self._wait_for_loading()
         self._load()
         self._refuse_changed()
+
+    @property
+    def _can_load_in_thread(self) -> bool:
+        on_such_device = (self.device or "").partition(":")[0] in LOADED_IN_A_THREAD
+        return on_such_device and not (self.source.gguf or self.lock_step or self.multimodal)
 
     def _refuse_changed(self) -> None:
         """Responses must be recorded under the identity of the files that were loaded."""
@@ -147,14 +150,16 @@ class TransformersCheckpoint(MediaModel):
             again = "run the command again when it is complete"
             raise ModelError(f"{file} was overwritten while the model computed from it: {again}")
 
-    def _start_compiling(self) -> None:
-        """Kernels are compiled in a thread, while packages are imported and weights are loaded."""
+    def _import_packages(self) -> None:
+        """What loading needs, before `config` imports most of it in its own way. Kernels are compiled in a thread, while
+        packages are imported and weights are loaded."""
         if self._compiling is None:
-            if self.source.local and not self.source.gguf:  # before transformers is imported, which `config` needs
+            if self.source.local and not self.source.gguf:
                 config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
             else:
                 config = self.config.to_dict()
             self._compiling = start_compiling(config, self.dtype, self.device)
+        import_transformers()
 
     def _wait_for_loading(self) -> None:
         """Until a thread that loads the model is done; raises what it raised."""
@@ -256,7 +261,8 @@ class TransformersCheckpoint(MediaModel):
         """The loaded transformers model."""
         if self._model is None:
             with phase(LOADING):
-                self._start_compiling()
+                self._import_packages()
+                tokens = self._start_tokens()
                 if self.device in (None, "cpu"):
                     self._mapped = MappedFiles.of(self.source.weights)
                 self._model = loading.load_weights(
@@ -269,8 +275,9 @@ class TransformersCheckpoint(MediaModel):
                     attn_implementation=self.attn_implementation,
                     trust_remote_code=self.trust_remote_code,
                 )
-                if self._compiling is not None:
-                    self._compiling.result()
+                for started in (tokens, self._compiling):
+                    if started is not None:
+                        started.result()
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
@@ -278,6 +285,12 @@ class TransformersCheckpoint(MediaModel):
             with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
                 self._device = read_device(self._model)
         return self._model
+
+    def _start_tokens(self) -> Background[Tokens] | None:
+        """Load the tokenizer in a thread, while the weights are copied."""
+        if "tokens" in self.__dict__ or not self._can_load_in_thread or hasattr(self.config, "auto_map"):
+            return None
+        return Background(lambda: self.tokens)
 
     def _compare_vocabularies(self, model: Any) -> None:
         with contextlib.suppress(Exception):  # a tokenizer may be third-party code

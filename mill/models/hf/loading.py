@@ -17,7 +17,7 @@ from mill.api.errors import ModelError
 from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
-from mill.compat.transformers import import_transformers, quick_imports
+from mill.compat.transformers import quick_imports
 from mill.models.device import cpu_has_bfloat16
 from mill.models.hf import hub
 from mill.models.hf.to_cuda import to_cuda
@@ -170,7 +170,6 @@ def load_weights(
     trust_remote_code: bool,
 ) -> Any:
     """The model in evaluation mode on its device, or by `device_map` on several."""
-    import_transformers()
     import torch
 
     if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():

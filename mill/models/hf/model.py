@@ -48,7 +48,7 @@ class TransformersModel(TransformersCheckpoint):
         if self._model is not None:
             return
         with phase(LOADING):
-            self._start_compiling()
+            self._import_packages()
         if all(map(is_plain, requests)) and not self._has_started(requests):
             self._start_pairs(requests)
 

@@ -489,6 +489,31 @@ def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     model.clean()
 
 
+@pytest.mark.parametrize("device", ["cpu", "other"])
+def test_a_tokenizer_loads_beside_weights_that_are_copied(
+    tiny_model: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", (device,))
+    load, threads = loading.load_tokenizer, []
+
+    def noted(*given: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return load(*given, **named)
+
+    monkeypatch.setattr("mill.models.hf.loading.load_tokenizer", noted)
+    model = hf(tiny_model)
+    model.load()
+    assert threads == [device != "cpu"]
+    assert model.loglikelihood(pairs(*PAIRS))[0].score is not None
+
+    def fails(*given: Any, **named: Any) -> None:
+        raise ModelError("cannot load the tokenizer")
+
+    monkeypatch.setattr("mill.models.hf.loading.load_tokenizer", fails)
+    with pytest.raises(ModelError, match="cannot load the tokenizer"):
+        hf(tiny_model).load()
+
+
 def test_the_tokens_of_an_answer_that_a_stop_string_ends_do_not_depend_on_its_batch(tiny_model: Path) -> None:
     model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", exact=True)
     options = generation_options(max_gen_toks=12, until=["e", "A", "t", "o"])
