@@ -25,6 +25,7 @@ LONGEST_NAME = 100  # bytes of a name in a file name
 
 MOST_BYTES = 1 << 30  # of one file that is read as a whole
 MOST_LINE = 1 << 28  # bytes of one line of a file that is read by lines
+BUFFER = 1 << 20  # bytes that are collected before a file that is replaced gets them
 
 Content = str | bytes | Callable[[IO[bytes]], object]
 
@@ -94,7 +95,7 @@ def write_atomically(file: Path, content: Content, *, root: Path | None = None, 
                 return
         make_folder(file.parent, root=root)
         draft = file.with_name(f".{unique_name()}")
-        with draft.open("xb") as handle:
+        with draft.open("xb", buffering=BUFFER) as handle:
             _fill(handle, content)
             if sync:
                 handle.flush()

@@ -42,9 +42,10 @@ from mill.runs.outcome import Outcome
 from mill.runs.plan import TaskPlan
 from mill.runs.planned_samples import PlannedSamples
 from mill.runs.record import Record
+from mill.runs.rendered_prompts import RenderedPrompts
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, write_all_samples
 from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scored_from import ScoreInputs
@@ -68,7 +69,7 @@ class OpenRun:
         run_samples(self.executor, states)
 
     def finish(self) -> Outcome:
-        self.run._render_prompts()
+        self.run._prompts.finish(self.run.states)
         self.ending.close()
         return self.run._score(self.executor, self.session, quiet=self.quiet)
 
@@ -118,8 +119,10 @@ class Run:
     on_start: Callable[[Executor], None] | None = None
     """Called once, when the manifest is written and before the first request."""
     _planned: PlannedSamples | None = field(default=None, repr=False)
-    _prompts: dict[tuple[str, str], list[str]] = field(default_factory=dict, repr=False)
-    """Task and sample -> its prompts as the model got them."""
+    _prompts: RenderedPrompts = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._prompts = RenderedPrompts(self.model)
 
     def execute(self, *, quiet: bool = False, keep_model: bool = False, samples_needed: bool = True) -> Outcome:
         """Run the requests that have no response yet, then score. An interruption loses no response.
@@ -141,7 +144,7 @@ class Run:
         executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
         self._planned = self._write_plan()
         if self.model.loads_in_thread and self._planned.fixed:
-            executor.on_first_response = self._planned.start_writing  # until then the interpreter has enough to do
+            executor.on_first_response = self._start_beside  # until then the interpreter has enough to do
         else:
             self._planned.write()
         self._report_start(executor)
@@ -178,7 +181,7 @@ class Run:
                         share.run(block)
                     share.end()
                     if ranks.first:
-                        self._render_prompts()
+                        self._prompts.finish(self.states)
             return self._score(executor, session, quiet=quiet) if ranks.first else None
 
     def _report_start(self, executor: Executor) -> None:
@@ -212,15 +215,11 @@ class Run:
         """Rank 0 has the responses and decides; all ranks know the order."""
         return stages.take(ranks.exchange(self._following() if ranks.first else None)[0])
 
-    def _render_prompts(self) -> None:
-        """Once, after the last request and before the model is closed: some backends keep their tokenizer no longer."""
-        for state in self.states:
-            with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
-                prompts = [self.model.rendered_prompt(request) for request in prompt_requests(state)]
-                self._prompts[state.task.name, state.sample.id] = prompts
-
-    def _sent(self, state: SampleState) -> list[str]:
-        return self._prompts.get((state.task.name, state.sample.id), [])
+    def _start_beside(self) -> None:
+        """In threads, while the model computes: what samples have before they have responses."""
+        assert self._planned is not None
+        self._planned.start_writing()
+        self._prompts.start(self.states)
 
     @property
     def states(self) -> list[SampleState]:
@@ -293,7 +292,8 @@ class Run:
     def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
         if any(plan.pool for plan in self.plans):
             self._write_plan().write()  # with the samples of all parts
-        records = {plan.task.name: [from_state(state, self._sent(state)) for state in plan.states] for plan in self.plans}
+        sent = self._prompts.of
+        records = {plan.task.name: [from_state(state, sent(state)) for state in plan.states] for plan in self.plans}
         breakdown = self._judge(records, quiet=quiet)
         with phase(SCORING):
             scores = self.scores
@@ -301,8 +301,7 @@ class Run:
             results, means = scores.results(scored)
         with phase(WRITING):
             written = write_results(self.folder, results, self.benchmarks)
-            for name in written:
-                write_samples(self.folder, self.model.model_name, name, scored[name])
+            write_all_samples(self.folder, self.model.model_name, {name: scored[name] for name in written})
             store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
             if not (self.limits or self.judging or self.control):
                 self._score_inputs.write({one.task: one for one in results.values() if one.task in written})

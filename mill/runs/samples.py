@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from mill.tasks import hooks
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.Encoder().encode
+WRITERS = 4  # files at once
 _PLAIN_TYPES = {str, bool, int, type(None)}
 
 
@@ -222,6 +224,13 @@ def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[Sco
     """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
     run = run_columns(model, folder)
     write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored), sync=sync)
+
+
+def write_all_samples(folder: RunFolder, model: str, scored: Mapping[str, Sequence[ScoredSample]]) -> None:
+    """The samples of several tasks, by the names of these. The disk has some files to write while others are encoded."""
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for _ in pool.map(lambda task: write_samples(folder, model, task, scored[task]), scored):
+            pass
 
 
 def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: bool = True) -> None:

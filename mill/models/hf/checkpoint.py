@@ -90,6 +90,7 @@ class TransformersCheckpoint(MediaModel):
         self._hashing: Background[str] | None = None
         self._identified: str | None = None
         self._loading: Background[None] | None = None
+        self._loading_tokens: Background[Tokens] | None = None
         self._compiling: Background[None] | None = None
         self._first_requests: Sequence[Request] | None = None
         self._device: ComputeDevice | None = None
@@ -121,8 +122,10 @@ class TransformersCheckpoint(MediaModel):
             with phase(LOADING):
                 self._import_packages()
                 if self._can_load_in_thread:
-                    _ = self.dtype, self.tokens  # which both threads need
+                    _ = self.dtype  # which both threads need
+                    tokens = self._start_tokens()
                     self._loading = Background(self._load)
+                    tokens.result()
                     self._start_pairs([request for request in requests if is_plain(request)])
         self._identified = self._hashing.result()
         return self._identified
@@ -262,7 +265,7 @@ class TransformersCheckpoint(MediaModel):
         if self._model is None:
             with phase(LOADING):
                 self._import_packages()
-                tokens = self._start_tokens()
+                tokens = self._start_tokens() if self._can_load_in_thread else None
                 if self.device in (None, "cpu"):
                     self._mapped = MappedFiles.of(self.source.weights)
                 self._model = loading.load_weights(
@@ -286,11 +289,14 @@ class TransformersCheckpoint(MediaModel):
                 self._device = read_device(self._model)
         return self._model
 
-    def _start_tokens(self) -> Background[Tokens] | None:
-        """Load the tokenizer in a thread, while the weights are copied."""
-        if "tokens" in self.__dict__ or not self._can_load_in_thread or hasattr(self.config, "auto_map"):
-            return None
-        return Background(lambda: self.tokens)
+    def _start_tokens(self) -> Background[Tokens]:
+        """Load the tokenizer in a thread, while the weights are copied. Remote code is loaded before them."""
+        if self._loading_tokens is None:
+            has_code = hasattr(self.config, "auto_map")
+            self._loading_tokens = Background(lambda: self.tokens)
+            if has_code:
+                self._loading_tokens.result()
+        return self._loading_tokens
 
     def _compare_vocabularies(self, model: Any) -> None:
         with contextlib.suppress(Exception):  # a tokenizer may be third-party code
