@@ -17,7 +17,12 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     if x >= 1.0:
         return 1.0
     if x > (a + 1.0) / (a + b + 2.0):  # the fraction converges quickly on the other side
-        return 1.0 - beta_cdf(1.0 - x, b, a)
+        return 1.0 - _lower_beta(1.0 - x, b, a)
+    return _lower_beta(x, a, b)
+
+
+def _lower_beta(x: float, a: float, b: float) -> float:
+    """I_x(a, b) for an `x` near the mean or below it."""
     return math.exp(_log_weight(x, a, b)) / a * _continued_fraction(x, a, b)
 
 

@@ -18,6 +18,15 @@ def test_the_beta_distribution_is_scipys() -> None:
         assert beta_cdf(x, a, b) == pytest.approx(special.betainc(a, b, x), abs=1e-11)
 
 
+def test_the_beta_distribution_where_both_sides_of_the_fraction_seem_the_slow_one() -> None:
+    """By rounding x may be above the mean of I_x(a, b), and 1 - x above that of I_1-x(b, a)."""
+    draw = random.Random(3)
+    for _ in range(500):
+        a, b = draw.uniform(0.1, 300), draw.uniform(0.1, 300)
+        x = math.nextafter((a + 1.0) / (a + b + 2.0), 1.0)
+        assert beta_cdf(x, a, b) == pytest.approx(special.betainc(a, b, x), abs=1e-11)
+
+
 def test_quantiles_of_the_beta_distribution_are_scipys() -> None:
     draw = random.Random(2)
     for _ in range(500):
