@@ -45,7 +45,7 @@ from mill.runs.record import Record
 from mill.runs.rendered_prompts import RenderedPrompts
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, write_all_samples
+from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, write_samples
 from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.runs.scored_from import ScoreInputs
@@ -301,7 +301,8 @@ class Run:
             results, means = scores.results(scored)
         with phase(WRITING):
             written = write_results(self.folder, results, self.benchmarks)
-            write_all_samples(self.folder, self.model.model_name, {name: scored[name] for name in written})
+            for name in written:
+                write_samples(self.folder, self.model.model_name, name, scored[name])
             store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
             if not (self.limits or self.judging or self.control):
                 self._score_inputs.write({one.task: one for one in results.values() if one.task in written})

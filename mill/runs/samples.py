@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,8 +33,8 @@ from mill.tasks import hooks
 _SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.Encoder().encode
-WRITERS = 4  # files at once
 _PLAIN_TYPES = {str, bool, int, type(None)}
+_KEY_TYPES = {str}
 
 
 @dataclass(frozen=True)
@@ -226,13 +225,6 @@ def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[Sco
     write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored), sync=sync)
 
 
-def write_all_samples(folder: RunFolder, model: str, scored: Mapping[str, Sequence[ScoredSample]]) -> None:
-    """The samples of several tasks, by the names of these. The disk has some files to write while others are encoded."""
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for _ in pool.map(lambda task: write_samples(folder, model, task, scored[task]), scored):
-            pass
-
-
 def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: bool = True) -> None:
     """The file of a task's samples from its lines, of which one at a time is in memory."""
 
@@ -246,9 +238,10 @@ def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: boo
 
 def row_line(data: Mapping[str, Any]) -> str:
     """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
-    with contextlib.suppress(UnicodeEncodeError, OverflowError, RecursionError):
+    with contextlib.suppress(UnicodeEncodeError, OverflowError, RecursionError, TypeError):
+        encoded = _encode(data)  # which refuses what contains itself
         if is_plain(data):
-            return msgspec.json.format(_encode(data), indent=0).decode()  # a fifth of the time of json.dumps
+            return msgspec.json.format(encoded, indent=0).decode()  # a fifth of the time of json.dumps
     text = json_text(data)
     if not _SURROGATE.search(text):
         return text
@@ -257,16 +250,16 @@ def row_line(data: Mapping[str, Any]) -> str:
 
 def is_plain(*values: Any) -> bool:
     """Whether values have only the types of JSON, and finite numbers."""
-    for value in values:
-        kind = type(value)
-        if kind is dict:
-            plain = set(map(type, value)) <= {str} and is_plain(*value.values())
-        elif kind is list or kind is tuple:
-            plain = is_plain(*value)
-        else:
-            plain = math.isfinite(value) if kind is float else kind in _PLAIN_TYPES
-        if not plain:
-            return False
+    waiting: list[Iterable[Any]] = [values]
+    while waiting:
+        for value in waiting.pop():
+            kind = type(value)
+            if kind is dict and set(map(type, value)) <= _KEY_TYPES:
+                waiting.append(value.values())
+            elif kind is list or kind is tuple:
+                waiting.append(value)
+            elif kind not in _PLAIN_TYPES and not (kind is float and math.isfinite(value)):
+                return False
     return True
 
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from mill.api.errors import RunError
 from mill.api.registry import models, tasks
 from mill.api.response import Response
+from mill.api.storage import json_text
 from mill.api.task import Sample
 from mill.cli.main import run as mill
 from mill.runs.folder import RunFolder
-from mill.runs.samples import SampleRecord, ScoredSample, _escape, _unescape, read_samples, write_samples
+from mill.runs.samples import SampleRecord, ScoredSample, _escape, _unescape, read_samples, row_line, write_samples
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from tests.runs.faults import TOY
 
@@ -69,6 +70,24 @@ def test_a_number_that_json_does_not_have_is_written_by_name(tmp_path: Path) -> 
     file = write(tmp_path, scored("x", {"a": float("nan"), "b": [float("inf")], "c": 1.5}))
     found = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(name))
     assert found["doc"] == {"a": "NaN", "b": ["Infinity"], "c": 1.5}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("aé\n") | st.just({1, 2}) | st.binary(max_size=2),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text("ab") | st.integers(), inner),
+)
+
+
+@given(VALUES)
+@settings(deadline=None)
+def test_a_row_is_what_json_text_makes_of_it_whatever_is_in_it(value: Any) -> None:
+    try:
+        expected = json_text({"doc": value})
+    except (TypeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            row_line({"doc": value})
+    else:
+        assert json.loads(row_line({"doc": value})) == json.loads(expected)
 
 
 @pytest.mark.parametrize("where", ["answers", "data", "model"])
