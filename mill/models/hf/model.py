@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared
 from mill.models.prefix.trie import Trie, make_trie
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.rows import Row, shared_rows
+from mill.models.tokens.rows import Row, rows_with, shared_rows
 from mill.models.tokens.token_model import is_plain
 
 
@@ -34,7 +33,6 @@ from mill.models.tokens.token_model import is_plain
 class _SharedRows:
     """Requests as rows, and the trie of these where it was made in a thread."""
 
-    requests: Sequence[Request]
     rows: list[Row]
     trie: Trie | None = None
 
@@ -60,7 +58,7 @@ class TransformersModel(TransformersCheckpoint):
 
         def make() -> _SharedRows:
             rows = shared_rows(started.requests, started.pairs.result())
-            return _SharedRows(started.requests, rows, make_trie([row.ids for row in rows]))
+            return _SharedRows(rows, make_trie([row.ids for row in rows]))
 
         self._started_rows = None if self._sharing_disabled else Background(make)
 
@@ -70,9 +68,9 @@ class TransformersModel(TransformersCheckpoint):
             if started is not None:
                 with contextlib.suppress(Exception):  # of requests that cannot be tokenized, which are errors by now
                     known = started.result()
-                    if len(known.requests) == len(requests) and all(map(operator.is_, known.requests, requests)):
-                        return known
-            return _SharedRows(requests, shared_rows(requests, pairs))
+                    if (rows := rows_with(known.rows, requests)) is not None:  # without those of equal content
+                        return _SharedRows(rows, known.trie)
+            return _SharedRows(shared_rows(requests, pairs))
 
     def _load(self) -> None:
         _ = self.model, self.prefix_engine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 from mill.api.batching import Unit
 from mill.api.request import Request
@@ -43,6 +43,19 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list
         row.spans.append(Span(pair.n_context - 1, pair.continuation, pair.truncated))
         row.requests.append(request)
     return list(rows.values())
+
+
+def rows_with(rows: Sequence[Row], requests: Sequence[Request]) -> list[Row] | None:
+    """The rows with these of their requests alone; None where a row has none of them or a request has no row."""
+    wanted = set(map(id, requests))
+    kept = [row if wanted.issuperset(map(id, row.requests)) else _row_with(row, wanted) for row in rows]
+    complete = all(row.requests for row in kept) and sum(len(row.requests) for row in kept) == len(requests)
+    return kept if complete else None
+
+
+def _row_with(row: Row, wanted: Set[int]) -> Row:
+    kept = [(span, request) for span, request in zip(row.spans, row.requests, strict=True) if id(request) in wanted]
+    return replace(row, spans=[span for span, _ in kept], requests=[request for _, request in kept])
 
 
 def row_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
