@@ -23,12 +23,12 @@ from mill.compat.transformers import import_transformers
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
+from mill.models.hf.ahead import is_plain
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.fused_kernels import start_compiling
 from mill.models.prefix.paths import PathLog
 from mill.models.spec.mapped_files import MappedFiles
-from mill.models.tokens.token_model import is_plain
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -126,7 +126,7 @@ class TransformersCheckpoint(MediaModel):
                     tokens = self._start_tokens()
                     self._loading = Background(self._load)
                     tokens.result()
-                    self._start_pairs([request for request in requests if is_plain(request)])
+                    self._tokenize_ahead([request for request in requests if is_plain(request)])
         self._identified = self._hashing.result()
         return self._identified
 
@@ -173,6 +173,9 @@ class TransformersCheckpoint(MediaModel):
 
     def _load(self) -> None:
         _ = self.model
+
+    def _tokenize_ahead(self, requests: Sequence[Request]) -> None:
+        """In a thread, the first of these that are scored next."""
 
     def _fingerprint(self) -> str:
         return self.source.fingerprint(trust_remote_code=self.trust_remote_code)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
-from mill.api.background import Background
 from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.progress import TokenCount
@@ -17,60 +16,33 @@ from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
 from mill.models import memory
 from mill.models.hf import decoding, logprobs
+from mill.models.hf.ahead import TokenizedAhead, first_part, is_plain
 from mill.models.hf.checkpoint import TransformersCheckpoint
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.shared_media import SharedMedia
 from mill.models.prefix import padded_scoring, paths
 from mill.models.prefix.engine import PrefixEngine
-from mill.models.prefix.packed_scoring import NotShared
-from mill.models.prefix.trie import Trie, make_trie
+from mill.models.prefix.packed_scoring import NotShared, Work
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.rows import Row, rows_with, shared_rows
-from mill.models.tokens.token_model import is_plain
-
-
-@dataclass(frozen=True)
-class _SharedRows:
-    """Requests as rows, and the trie of these where it was made in a thread."""
-
-    rows: list[Row]
-    trie: Trie | None = None
+from mill.models.tokens.rows import Row, shared_rows
 
 
 class TransformersModel(TransformersCheckpoint):
     """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
 
-    _started_rows: Background[_SharedRows] | None = None
+    _ahead: TokenizedAhead | None = None
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         if self._model is not None:
             return
         with phase(LOADING):
             self._import_packages()
-        if all(map(is_plain, requests)) and not self._has_started(requests):
-            self._start_pairs(requests)
+        if all(map(is_plain, requests)) and not (self._ahead is not None and requests[0] in self._ahead):
+            self._tokenize_ahead(requests)
 
-    def _start_pairs(self, requests: Sequence[Request]) -> None:
-        """And then make the trie of their rows, in a thread too."""
-        super()._start_pairs(requests)
-        started = self._started_pairs
-        assert started is not None
-
-        def make() -> _SharedRows:
-            rows = shared_rows(started.requests, started.pairs.result())
-            return _SharedRows(rows, make_trie([row.ids for row in rows]))
-
-        self._started_rows = None if self._sharing_disabled else Background(make)
-
-    def _rows_of(self, requests: Sequence[Request], pairs: Sequence[TokenPair]) -> _SharedRows:
-        started, self._started_rows = self._started_rows, None
-        with phase(TOKENIZING):
-            if started is not None:
-                with contextlib.suppress(Exception):  # of requests that cannot be tokenized, which are errors by now
-                    known = started.result()
-                    if (rows := rows_with(known.rows, requests)) is not None:  # without those of equal content
-                        return _SharedRows(rows, known.trie)
-            return _SharedRows(shared_rows(requests, pairs))
+    def _tokenize_ahead(self, requests: Sequence[Request]) -> None:
+        count = first_part(requests) if self._can_load_in_thread else len(requests)
+        self._ahead = TokenizedAhead(self.tokens, requests[:count], shared=not self._sharing_disabled)
 
     def _load(self) -> None:
         _ = self.model, self.prefix_engine
@@ -119,16 +91,47 @@ class TransformersModel(TransformersCheckpoint):
         return self._score_pairs(requests, units, hook, limits)
 
     def _score_plain(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
-        fitting, pairs, too_long = self._fitting_pairs(requests)
-        yield from too_long
-        left: list[Row] = []
-        self._starts(fitting)
-        shared, healthy = self._rows_of(fitting, pairs), self.canary is not None
+        """In parts: while one is computed, a thread tokenizes the next."""
         self.token_count = count = TokenCount()
-        scored = self.prefix_engine.score(
-            shared.rows, batch_size=self.batch_size, healthy=healthy, count=count, trie=shared.trie
-        )
+        parts, expected = self._parts(requests), 0
+        for part, following in zip_longest(parts, parts[1:], fillvalue=()):
+            fitting, rows, work, too_long = self._tokenized(part)
+            yield from too_long
+            if following:
+                self._ahead = TokenizedAhead(self.tokens, following, shared=True)
+            count.planned -= expected
+            expected = work.trie.tokens * len(following) // len(part) if work is not None else 0
+            count.planned += expected
+            self._starts(fitting)
+            yield from self._score_rows(rows, work, count)
+
+    def _parts(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
+        """Those that are tokenized ahead, and the others; all at once where rows are not shared."""
+        if self.prefix_engine.disabled:
+            return [requests]
+        if self._ahead is None and self._can_load_in_thread and first_part(requests) < len(requests):
+            self._tokenize_ahead(requests)
+        ahead = self._ahead if self._ahead is not None else ()
+        first = [request for request in requests if request in ahead]
+        others = [request for request in requests if request not in ahead]
+        return [part for part in (first, others) if part]
+
+    def _tokenized(self, requests: Sequence[Request]) -> tuple[list[Request], list[Row], Work | None, list[Completed]]:
+        """Requests that can be scored, as rows, with their trie if a thread made it; and the errors of the others."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not all(request in ahead for request in requests):
+            fitting, pairs, too_long = self._fitting_pairs(requests, self.tokens.pairs(requests))
+            return fitting, shared_rows(fitting, pairs), None, too_long
+        with phase(TOKENIZING):
+            fitting, pairs, too_long = self._fitting_pairs(requests, ahead.pairs_of(requests))
+            work = ahead.work_of(fitting)
+            return fitting, list(work.rows) if work is not None else shared_rows(fitting, pairs), work, too_long
+
+    def _score_rows(self, rows: Sequence[Row], work: Work | None, count: TokenCount) -> Iterator[Completed]:
+        """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
+        left: list[Row] = []
+        healthy = self.canary is not None
+        scored = self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy, count=count, work=work)
         for row, outcome in scored:
             if isinstance(outcome, NotShared):
                 left.append(row)

@@ -19,9 +19,8 @@ from mill.models import memory
 from mill.models.device import make_current
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.pack import Unsupported
-from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer, shortest_window, too_long
+from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer, Work, shortest_window, too_long
 from mill.models.prefix.probe import sharing_obstacle
-from mill.models.prefix.trie import Trie
 from mill.models.tokens.rows import Row
 from mill.models.tokens.tokenizer import Prompt
 
@@ -54,10 +53,10 @@ class PrefixEngine:
         batch_size: int | None,
         healthy: bool,
         count: TokenCount | None = None,
-        trie: Trie | None = None,
+        work: Work | None = None,
     ) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         """Every row with the responses of its spans, or why it must be scored by itself. `count` has the tokens so far,
-        `trie` is that of the rows, if it is known."""
+        `work` is made of the rows, if it is there."""
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
             make_current(self.model.device)
@@ -67,7 +66,7 @@ class PrefixEngine:
             budget = Budget(tokens, memory.logit_rows(self.model))
             try:
                 scorer = PrefixScorer(self.model, budget, self.free_memory, healthy=healthy, count=count)
-                for row, outcome in scorer.run(rows, trie):
+                for row, outcome in scorer.run(rows, work):
                     del left[row]
                     yield row, outcome
             except Unsupported as error:

@@ -63,7 +63,7 @@ class _Pass:
     problem: NotShared | Response | None = None
 
 
-class _Work:
+class Work:
     """Rows as a trie: the tokens to score in each segment, the sums so far, and which rows end in which segment."""
 
     def __init__(self, rows: Sequence[Row], trie: Trie) -> None:
@@ -128,9 +128,9 @@ class PrefixScorer:
         self._failures, self._healthy = 0, healthy
         self._since = 0.0
 
-    def run(self, rows: Sequence[Row], trie: Trie | None = None) -> Iterator[tuple[Row, list[Response] | NotShared]]:
-        """Every row with the responses of its spans, as soon as its path is computed. `trie` is that of all rows, if it is
-        known."""
+    def run(self, rows: Sequence[Row], work: Work | None = None) -> Iterator[tuple[Row, list[Response] | NotShared]]:
+        """Every row with the responses of its spans, as soon as its path is computed. `work` is made of all rows, if it is
+        there."""
         window = shortest_window(self.model.config.get_text_config())
         fitting = []
         for row in rows:
@@ -139,13 +139,12 @@ class PrefixScorer:
             else:
                 yield row, too_long(window)
         with phase(TOKENIZING):
-            if trie is None or len(fitting) < len(rows):
-                trie = make_trie([row.ids for row in fitting])
-            work = _Work(fitting, trie)
+            if work is None or len(fitting) < len(rows):
+                work = Work(fitting, make_trie([row.ids for row in fitting]))
         with weights_by_columns(self.model, work.trie.tokens):
             yield from self._run(work)
 
-    def _run(self, work: _Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
+    def _run(self, work: Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         cache: SegmentCache = {}
         dropped: dict[Segment | None, NotShared | Response] = {}  # segments that were not computed, and why
         done = singles = 0
@@ -176,7 +175,7 @@ class PrefixScorer:
         for one in waiting:
             yield from self._finish(one, work)
 
-    def _launch(self, segments: Sequence[Segment], work: _Work, cache: SegmentCache, path: set[Segment]) -> _Pass:
+    def _launch(self, segments: Sequence[Segment], work: Work, cache: SegmentCache, path: set[Segment]) -> _Pass:
         """One forward pass, on CUDA as far as it can be started without waiting for it."""
         to_cache = [segment for segment in segments if segment in path]
         for segment in to_cache:
@@ -195,7 +194,7 @@ class PrefixScorer:
             return _Pass(segments, problem=self._problem(error, single=len(segments) == 1))
         return _Pass(segments, targets, scores)
 
-    def _finish(self, one: _Pass, work: _Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
+    def _finish(self, one: _Pass, work: Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         """Wait for a pass, add its scores to the sums of their rows, and yield the rows that are complete."""
         problem = one.problem
         if one.scores is not None:
@@ -216,7 +215,7 @@ class PrefixScorer:
             yield work.rows[index], self._outcome(work, index, problem, seconds)
 
     def _outcome(
-        self, work: _Work, index: int, problem: NotShared | Response | None, seconds: float
+        self, work: Work, index: int, problem: NotShared | Response | None, seconds: float
     ) -> list[Response] | NotShared:
         if isinstance(problem, Response):
             return [problem] * len(work.rows[index].spans)

@@ -48,14 +48,14 @@ def shared_rows(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list
 def rows_with(rows: Sequence[Row], requests: Sequence[Request]) -> list[Row] | None:
     """The rows with these of their requests alone; None where a row has none of them or a request has no row."""
     wanted = set(map(id, requests))
-    kept = [row if wanted.issuperset(map(id, row.requests)) else _row_with(row, wanted) for row in rows]
-    complete = all(row.requests for row in kept) and sum(len(row.requests) for row in kept) == len(requests)
-    return kept if complete else None
+    found = [row if wanted.issuperset(map(id, row.requests)) else _row_with(row, wanted) for row in rows]
+    complete = all(row.requests for row in found) and sum(len(row.requests) for row in found) == len(requests)
+    return found if complete else None
 
 
 def _row_with(row: Row, wanted: Set[int]) -> Row:
-    kept = [(span, request) for span, request in zip(row.spans, row.requests, strict=True) if id(request) in wanted]
-    return replace(row, spans=[span for span, _ in kept], requests=[request for _, request in kept])
+    both = [(span, request) for span, request in zip(row.spans, row.requests, strict=True) if id(request) in wanted]
+    return replace(row, spans=[span for span, _ in both], requests=[request for _, request in both])
 
 
 def row_units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:

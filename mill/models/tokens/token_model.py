@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mill.api.background import Background
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
 from mill.api.errors import CannotServe
 from mill.api.model import MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.api.timing import TOKENIZING, phase
 from mill.api.warnings import warn
 from mill.models.tokens.chat_template import TemplateFailed, check_variables, takes_tools, wanted
 from mill.models.tokens.pairs import TokenPair
@@ -25,27 +22,12 @@ NO_TOKENS = "the continuation has no tokens in the vocabulary of this model"
 MakeUnits = Callable[[Sequence[Request], Sequence[TokenPair]], list[Unit]]
 
 
-def is_plain(request: Request) -> bool:
-    """Whether a request is scored by the tokens of its text alone."""
-    return request.kind == LOGLIKELIHOOD and not request.media and not request.options.get("logprobs")
-
-
-@dataclass(frozen=True)
-class _StartedPairs:
-    """Requests that are being tokenized. Each is found by its object, as its content takes long to compare."""
-
-    requests: list[Request]
-    indices: dict[int, int]
-    pairs: Background[list[TokenPair]]
-
-
 class TokenModel(MillModel):
     """A subclass provides `tokens`, and defines how pairs become units and how units are computed."""
 
     renders_before_loading = True
     """Whether `tokens` needs neither weights nor a running engine."""
     _describes_tools = False
-    _started_pairs: _StartedPairs | None = None
 
     @property
     def tokens(self) -> Tokens:
@@ -124,12 +106,14 @@ class TokenModel(MillModel):
 
         return self._stream_units(units, checked, limits)
 
-    def _fitting_pairs(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Completed]]:
+    def _fitting_pairs(
+        self, requests: Sequence[Request], pairs: Sequence[TokenPair]
+    ) -> tuple[list[Request], list[TokenPair], list[Completed]]:
         """Requests whose continuation has tokens and fits the context, their pairs, and the others with their errors."""
         too_long = Response(error=f"the continuation is longer than the context of {self.tokens.window} tokens")
         fitting: list[tuple[Request, TokenPair]] = []
         errors: list[Completed] = []
-        for request, pair in zip(requests, self._pairs_of(requests), strict=True):
+        for request, pair in zip(requests, pairs, strict=True):
             if not pair.fits:
                 errors.append((request, too_long))
             elif not pair.continuation:
@@ -138,28 +122,10 @@ class TokenModel(MillModel):
                 fitting.append((request, pair))
         return [request for request, _ in fitting], [pair for _, pair in fitting], errors
 
-    def _start_pairs(self, requests: Sequence[Request]) -> None:
-        """Tokenize in a thread the requests that are scored next, while something else takes time."""
-        tokens, requests = self.tokens, list(requests)
-        indices = {id(request): index for index, request in enumerate(requests)}
-        self._started_pairs = _StartedPairs(requests, indices, Background(lambda: tokens.pairs(requests)))
-
-    def _has_started(self, requests: Sequence[Request]) -> bool:
-        return self._started_pairs is not None and all(id(one) in self._started_pairs.indices for one in requests)
-
-    def _pairs_of(self, requests: Sequence[Request]) -> list[TokenPair]:
-        known = self._has_started(requests)
-        started, self._started_pairs = self._started_pairs, None
-        if started is None or not known:
-            return self.tokens.pairs(requests)
-        with phase(TOKENIZING):
-            pairs = started.pairs.result()
-            return [pairs[started.indices[id(one)]] for one in requests]
-
     def _score_pairs(
         self, requests: Sequence[Request], make_units: MakeUnits, hook: Hook, limits: BatchLimits
     ) -> Iterator[Completed]:
         """Log-likelihoods: pairs that fit the context are made into units, the others are errors."""
-        fitting, pairs, too_long = self._fitting_pairs(requests)
+        fitting, pairs, too_long = self._fitting_pairs(requests, self.tokens.pairs(requests))
         yield from too_long
         yield from self._stream_checked(LOGLIKELIHOOD, make_units(fitting, pairs), hook, limits)

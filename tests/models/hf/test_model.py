@@ -422,18 +422,6 @@ def test_a_run_whose_responses_are_known_imports_no_framework(tiny_model: Path, 
     assert second.splitlines()[-1] == "[]"
 
 
-def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(tiny_model: Path) -> None:
-    ahead, plain = hf(tiny_model), hf(tiny_model)
-    requests = pairs(*PAIRS)
-    ahead.prepare_requests(LOGLIKELIHOOD, requests)
-    assert ahead._started_pairs is not None
-    found = dict(ahead.stream_responses(LOGLIKELIHOOD, requests))
-    assert ahead._started_pairs is None
-    assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
-    ahead.prepare_requests(LOGLIKELIHOOD, requests)  # weights are loaded already
-    assert ahead._started_pairs is None
-
-
 def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,7 +435,7 @@ def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
     early.start_loading(requests)
     threading.Timer(1.0, go.set).start()
     assert early.identity()["weights"] == "digest"
-    assert early._loading is not None and early._started_pairs is not None
+    assert early._loading is not None and early._ahead is not None
     early.load()
     assert early._loading is None and early._model is not None and "prefix_engine" in early.__dict__
     found = dict(early.stream_responses(LOGLIKELIHOOD, requests[1:]))  # the first one is recorded

@@ -1,0 +1,136 @@
+"""Requests that are tokenized in a thread give the scores of those that are not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.models.hf import TransformersModel, ahead
+from mill.models.hf.ahead import TokenizedAhead, first_part, is_plain
+from mill.models.prefix.trie import make_trie
+from mill.models.tokens.tokenizer import Tokens
+
+SUBJECTS = ("the quick brown fox is", "what is the answer ? it", "A B C D yes no it is 42 , 7 or")
+CHOICES = (" yes", " no", " a dog", " 42")
+
+
+def questions(subjects: Sequence[str] = SUBJECTS, count: int = 5) -> list[Request]:
+    """Of each subject this many, with the choices of each."""
+    return [
+        Request(LOGLIKELIHOOD, f"{subject} {number} . the answer", choice)
+        for subject in subjects
+        for number in range(count)
+        for choice in CHOICES
+    ]
+
+
+def hf(folder: Path, **arguments: Any) -> TransformersModel:
+    return TransformersModel(str(folder), **{"dtype": "float32", "device_map": "cpu", **arguments})
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The first part has about 20 requests, as on CUDA about 8,192. Returns how many requests were tokenized at a time, and
+    whether that was in a thread."""
+    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
+    monkeypatch.setattr(ahead, "FIRST_PART", 15)
+    monkeypatch.setattr(ahead, "HEAD", 12)
+    tokenize, calls = Tokens.pairs, []
+
+    def noted(tokens: Tokens, requests: Sequence[Request]) -> Any:
+        calls.append((len(requests), threading.current_thread() is not threading.main_thread()))
+        return tokenize(tokens, requests)
+
+    monkeypatch.setattr(Tokens, "pairs", noted)
+    return calls
+
+
+def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(tiny_model: Path) -> None:
+    early, plain = hf(tiny_model), hf(tiny_model)
+    requests = questions()
+    early.prepare_requests(LOGLIKELIHOOD, requests)
+    assert early._ahead is not None
+    found = dict(early.stream_responses(LOGLIKELIHOOD, requests))
+    assert early._ahead is None
+    assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
+    early.prepare_requests(LOGLIKELIHOOD, requests)  # weights are loaded already
+    assert early._ahead is None
+
+
+def test_the_first_part_ends_where_another_subject_begins(in_parts: object) -> None:
+    assert first_part(questions()) == 20
+    assert first_part(questions(count=1)) == 12  # too few for two parts
+    assert first_part(questions(SUBJECTS[:1], 20)) == 80  # all share a prefix
+    mixed = [request for number in range(20) for request in questions(count=20)[number * 4 :: 80]]
+    assert first_part(mixed) == len(mixed)  # the same prefixes come again
+    ends_in_two = [Request(LOGLIKELIHOOD, f"{number // 2} yes no", " A") for number in range(60)]
+    assert first_part(ends_in_two) == 16
+
+
+def test_a_part_is_tokenized_while_the_one_before_it_is_computed(
+    tiny_model: Path, in_parts: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, requests = hf(tiny_model), questions()
+    requests.insert(30, Request(LOGLIKELIHOOD, "the", " fox" * 5000))  # too long, in the second part
+    planned: list[int] = []
+    tries: list[int] = []
+    score = model.prefix_engine.score
+
+    def counted(rows: Any) -> Any:
+        tries.append(len(rows))
+        return make_trie(rows)
+
+    monkeypatch.setattr(ahead, "make_trie", counted)
+    monkeypatch.setattr("mill.models.prefix.packed_scoring.make_trie", None)  # those of the threads are used
+
+    def noted(*given: Any, count: Any, **named: Any) -> Any:
+        for item in score(*given, count=count, **named):
+            planned.append(count.planned)
+            yield item
+
+    monkeypatch.setattr(model.prefix_engine, "score", noted)
+    in_parts.clear()
+    found = dict(model.stream_responses(LOGLIKELIHOOD, requests))
+    assert in_parts == [(20, True), (41, True)]
+    assert len(tries) == 2
+    plain = hf(tiny_model, exact=True).loglikelihood(requests)
+    assert [found[one].score for one in requests] == pytest.approx([one.score for one in plain], abs=1e-4)
+    assert "longer than the context" in (found[requests[30]].error or "")
+    assert model.token_count is not None and model.token_count.computed == model.token_count.planned == planned[-1]
+    assert planned[0] == pytest.approx(planned[-1], rel=0.5)  # the second part is estimated from the first
+
+
+def test_requests_of_equal_content_and_recorded_ones_leave_the_trie_of_the_thread_in_use(
+    tiny_model: Path, in_parts: list[tuple[int, bool]]
+) -> None:
+    model, requests = hf(tiny_model), questions()
+    copies = [Request(one.kind, one.context, one.continuation) for one in requests[:6]]
+    tokenized = TokenizedAhead(model.tokens, [*requests, *copies], shared=True)
+    every = tokenized.work_of([*requests, *copies])
+    assert every is not None and every is tokenized.work_of([*requests, *copies])
+    once = tokenized.work_of(requests)
+    assert once is not None and once.trie is every.trie
+    assert sum(len(row.requests) for row in once.rows) == sum(len(row.spans) for row in once.rows) == len(requests)
+    assert [tuple(row.ids) for row in once.rows] == [tuple(row.ids) for row in every.rows]
+    assert tokenized.work_of(requests[4:]) is None  # a row of the trie has no request left
+    assert tokenized.work_of([*requests, *questions(["other"])]) is None
+
+    model.prepare_requests(LOGLIKELIHOOD, [*requests, *copies])
+    left = requests[3:]  # the first three are recorded
+    found = dict(model.stream_responses(LOGLIKELIHOOD, left))
+    assert [found[one].score for one in left] == [one.score for one in hf(tiny_model).loglikelihood(left)]
+
+
+def test_what_is_not_scored_by_its_text_alone_is_not_tokenized_ahead(tiny_model: Path) -> None:
+    scored = Request(LOGLIKELIHOOD, "A", " B")
+    assert is_plain(scored)
+    assert not is_plain(Request(GENERATE, "A"))
+    assert not is_plain(Request(LOGLIKELIHOOD, "A", " B", options={"logprobs": 2}))
+    model = hf(tiny_model)
+    model.prepare_requests(GENERATE, [Request(GENERATE, "A")])
+    assert model._ahead is None
