@@ -22,8 +22,8 @@ def is_plain(request: Request) -> bool:
 
 
 def first_part(requests: Sequence[Request]) -> int:
-    """How many requests to tokenize before the others: about FIRST_PART, or all where the others have the same prefixes, which
-    would be computed twice."""
+    """How many requests to tokenize before the others: about FIRST_PART, or all where the others have the same prefixes,
+    which would be computed twice."""
     if len(requests) < 2 * FIRST_PART:
         return len(requests)
     heads = [request.text[:HEAD] for request in requests]
