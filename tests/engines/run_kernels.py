@@ -113,7 +113,8 @@ def slots_error(dtype: torch.dtype) -> float:
         found = fused_kernels.attend_slots(q, new_keys, new_values, *caches, starts, lengths_there, size**-0.5)
         errors.append(error(found, wanted))
         assert torch.equal(k, filled[0]) and torch.equal(v, filled[1])
-        assert fused_kernels.agrees_with_torch(heads, groups, size, dtype, q.device)
+        for kernel in (fused_kernels.TREE, fused_kernels.SLOTS):
+            assert fused_kernels.agrees_with_torch(kernel, heads, groups, size, dtype, q.device)
     return max(errors)
 
 

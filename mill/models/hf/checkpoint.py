@@ -15,7 +15,7 @@ from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
 from mill.api.model import ModelCapabilities
 from mill.api.ranks import world_size
-from mill.api.request import Request
+from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.timing import LOADING, ComputeDevice, phase
 from mill.api.validate import read_file
 from mill.api.warnings import warn
@@ -32,6 +32,7 @@ from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
+DECODED = (GENERATE, MULTI_ROUND)
 LOADED_IN_A_THREAD = ("cuda",)  # devices where it needs little of the interpreter
 
 
@@ -120,7 +121,7 @@ class TransformersCheckpoint(MediaModel):
         requests, self._first_requests = self._first_requests, None
         if requests is not None and not self._hashing.done:
             with phase(LOADING):
-                self._import_packages()
+                self._import_packages(decodes=any(request.kind in DECODED for request in requests))
                 if self._can_load_in_thread:
                     _ = self.dtype  # which both threads need
                     tokens = self._start_tokens()
@@ -153,15 +154,15 @@ class TransformersCheckpoint(MediaModel):
             again = "run the command again when it is complete"
             raise ModelError(f"{file} was overwritten while the model computed from it: {again}")
 
-    def _import_packages(self) -> None:
+    def _import_packages(self, *, decodes: bool = True) -> None:
         """What loading needs, before `config` imports most of it in its own way. Kernels are compiled in a thread, while
-        packages are imported and weights are loaded."""
+        packages are imported and weights are loaded; those of decoding only if texts are generated first."""
         if self._compiling is None:
             if self.source.local and not self.source.gguf:
                 config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
             else:
                 config = self.config.to_dict()
-            self._compiling = start_compiling(config, self.dtype, self.device)
+            self._compiling = start_compiling(config, self.dtype, self.device, decodes=decodes)
         import_transformers()
 
     def _wait_for_loading(self) -> None:

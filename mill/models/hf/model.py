@@ -11,13 +11,13 @@ from typing import Any
 from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.progress import TokenCount
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
 from mill.models import memory
 from mill.models.hf import decoding, logprobs
 from mill.models.hf.ahead import TokenizedAhead, first_part, is_plain
-from mill.models.hf.checkpoint import TransformersCheckpoint
+from mill.models.hf.checkpoint import DECODED, TransformersCheckpoint
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.shared_media import SharedMedia
 from mill.models.prefix import padded_scoring, paths
@@ -36,7 +36,7 @@ class TransformersModel(TransformersCheckpoint):
         if self._model is not None:
             return
         with phase(LOADING):
-            self._import_packages()
+            self._import_packages(decodes=kind in DECODED)
         if all(map(is_plain, requests)) and not (self._ahead is not None and requests[0] in self._ahead):
             self._tokenize_ahead(requests)
 
@@ -64,7 +64,7 @@ class TransformersModel(TransformersCheckpoint):
             return self._split_media(requests, self._score_texts, self._score_media)
         if kind == ROLLING:
             return self._score_documents(requests)
-        if kind in (GENERATE, MULTI_ROUND):
+        if kind in DECODED:
             return self._split_media(requests, self._generate_texts, self._generate_media)
         raise self._cannot(kind)
 

@@ -238,7 +238,7 @@ class ContinuousDecoder:
         longest = max(segment.end for segment in pack)
         plan = Prefill(pack, self.cache, to_cache, window=longest, slots=slots, rows=rows)
         with attending(self.model, plan), model_inputs(self.model, plan) as inputs:
-            one = on_device(torch.tensor([0]), self.model.device)  # needed are the keys and values only
+            one = on_device(torch.tensor([0]), self.model.device)  # only the keys and values are needed
             self.model(**inputs, logits_to_keep=one, use_cache=False)
 
     def _release(self, segments: Sequence[Segment]) -> None:

@@ -26,6 +26,7 @@ COLUMNS = 1024
 LEAST_OF_PRODUCT = 16  # rows and columns of the matrices that Triton multiplies
 KEY_BLOCKS = ((64, 3), (64, 2), (32, 3), (32, 2), (32, 1))  # keys of a block and blocks in shared memory, fastest first
 LEAST_SHARED_MEMORY = 99 * 1024  # of devices that have torch's flash kernel
+TREE, SLOTS = "attend_tree", "attend_slots"  # kernels of attention
 TOLERANCE = 0.02  # of values up to 1, where half precision rounds weights and sums
 
 
@@ -45,14 +46,14 @@ def available() -> bool:
         return False
 
 
-def start_compiling(config: Mapping[str, Any], dtype: str, device: str | None) -> Background[None] | None:
+def start_compiling(config: Mapping[str, Any], dtype: str, device: str | None, *, decodes: bool) -> Background[None] | None:
     """Compile the kernels in a thread, if the device is CUDA and the dtype has 16 bits. `config` is the content of a model's
-    config.json."""
+    config.json, `decodes` whether texts are generated."""
     on_cuda = device is not None and device.startswith("cuda") and dtype != "float32"
-    return Background(lambda: _compile(config, dtype, device)) if on_cuda else None
+    return Background(lambda: _compile(config, dtype, device, decodes)) if on_cuda else None
 
 
-def _compile(config: Mapping[str, Any], dtype: str, device: str | None) -> None:
+def _compile(config: Mapping[str, Any], dtype: str, device: str | None, decodes: bool) -> None:
     """Compile for the heads that a config names. What fails here is compiled where it is used."""
     import torch
 
@@ -60,45 +61,54 @@ def _compile(config: Mapping[str, Any], dtype: str, device: str | None) -> None:
         return
     with contextlib.suppress(Exception), torch.cuda.device(device):
         config = config.get("text_config") or config
-        heads = config["num_attention_heads"]
+        heads, size = config["num_attention_heads"], head_size(config)
         groups = config.get("num_key_value_heads") or heads
-        size = config.get("head_dim") or config["hidden_size"] // heads
         one = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
         gated(one, one)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
         rotated(heads_first, heads_first, angles, angles)
-        _can_attend(heads, groups, size, one.dtype, one.device)
+        for kernel in (TREE, SLOTS) if decodes else (TREE,):
+            _can_attend(kernel, heads, groups, size, one.dtype, one.device)
 
 
-def can_attend(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether the kernels of attention compile for such queries and keys, (heads, tokens, size), and agree with torch."""
-    return available() and _can_attend(q.shape[0], k.shape[0], q.shape[2], q.dtype, q.device)
+def head_size(config: Mapping[str, Any]) -> int:
+    """By the config of a language model."""
+    size: int = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return size
+
+
+def can_attend(kernel: str, q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether a kernel of attention, TREE or SLOTS, compiles for such queries and keys, (heads, tokens, size), and agrees
+    with torch."""
+    return available() and _can_attend(kernel, q.shape[0], k.shape[0], q.shape[2], q.dtype, q.device)
 
 
 @functools.cache
-def _can_attend(heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
+def _can_attend(kernel: str, heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
     """Tried once: heads may need more shared memory than the device has."""
     try:
-        return agrees_with_torch(heads, groups, size, dtype, device)
+        return agrees_with_torch(kernel, heads, groups, size, dtype, device)
     except Exception:  # torch's kernels do the same
         return False
 
 
-def agrees_with_torch(heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels compute what torch does, for two tokens and for the second of them over a slot."""
+def agrees_with_torch(kernel: str, heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a kernel computes what torch does: TREE for two tokens, SLOTS for the second of them over a slot."""
     import torch
 
     both = torch.linspace(-1, 1, 2 * (heads + 2 * groups) * size, device=device).view(2, -1, size).to(dtype)
     q, k, v = (one.contiguous() for one in both.split([heads, groups, groups], dim=1))
     scale, group = 1 / size, heads // groups
-    of_tree = attend_tree(q, k, v, block_table([Segment([0, 0], 0)], group, device), scale)
-    start, length = torch.tensor([0], device=device), torch.tensor([2], device=device)
-    of_slot = attend_slots(q[1:], k[1:].transpose(0, 1), v[1:].transpose(0, 1), k.clone(), v.clone(), start, length, scale)
     keys, values = (one.float().repeat_interleave(group, dim=1) for one in (k, v))
     weights = torch.einsum("hs,khs->hk", q[1].float(), keys).mul(scale).softmax(dim=1)
-    second = torch.einsum("hk,khs->hs", weights, values)
-    errors = torch.stack([of_tree[0] - values[0], of_tree[1] - second, of_slot[0] - second]).abs()
-    return bool(errors.max() <= TOLERANCE)
+    wanted = torch.stack([values[0], torch.einsum("hk,khs->hs", weights, values)])
+    if kernel == TREE:
+        found = attend_tree(q, k, v, block_table([Segment([0, 0], 0)], group, device), scale)
+    else:
+        start, length = torch.tensor([0], device=device), torch.tensor([2], device=device)
+        key, value = (one[1:].transpose(0, 1) for one in (k, v))
+        found, wanted = attend_slots(q[1:], key, value, k.clone(), v.clone(), start, length, scale), wanted[1:]
+    return bool((found - wanted).abs().max() <= TOLERANCE)
 
 
 def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,7 +152,7 @@ def attend_slots(
     group = heads // groups
     rows = max(LEAST_OF_PRODUCT, _power(group))
     block, stages = _key_blocks(rows, size, q)
-    kernels()["attend_slots"][(count, groups)](
+    kernels()[SLOTS][(count, groups)](
         q, k, v, keys, values, starts, lengths, out, scale, groups, k.stride(0), k.stride(1), size,
         GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -160,7 +170,7 @@ def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table
     rows = _power(table.tokens * group)
     block, stages = _key_blocks(rows, size, q)
     out = torch.empty_like(q)
-    kernels()["attend_tree"][(table.blocks.shape[0], groups)](
+    kernels()[TREE][(table.blocks.shape[0], groups)](
         q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
         TOKENS=table.tokens, GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -210,6 +220,6 @@ def kernels() -> dict[str, Any]:
     return {
         "rotate": triton_kernels.rotate,
         "gate": triton_kernels.gate,
-        "attend_slots": triton_kernels.attend_slots,
-        "attend_tree": triton_kernels.attend_tree,
+        SLOTS: triton_kernels.attend_slots,
+        TREE: triton_kernels.attend_tree,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix import fused_kernels
@@ -17,6 +17,7 @@ from mill.models.prefix.fused_norms import TOLERANCE, fused_norms
 if TYPE_CHECKING:
     import torch
 
+ANY_SIZE = 64  # of a head
 ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
 
 
@@ -62,9 +63,16 @@ def _find(model: Any) -> list[tuple[Any, str, Any]]:
     for name in sorted(names):
         source = sys.modules.get(name)
         rotation = getattr(source, ROTATION, None)
-        if rotation is not None and _same_rotation(rotation, first):
+        if rotation is not None and _same_rotation(rotation, first, _head_size(model)):
             found.append((source, ROTATION, _Rotation(rotation)))
     return found
+
+
+def _head_size(model: Any) -> int:
+    """That for which the kernel is compiled ahead, where the config names it."""
+    with suppress(Exception):
+        return fused_kernels.head_size(model.config.get_text_config().to_dict())
+    return ANY_SIZE
 
 
 def _has_kernels(parameter: torch.Tensor) -> bool:
@@ -122,14 +130,14 @@ def _same_mlp(mlp: Any) -> bool:
         return False
 
 
-def _same_rotation(rotation: Any, like: torch.Tensor) -> bool:
+def _same_rotation(rotation: Any, like: torch.Tensor, size: int) -> bool:
     import torch
 
     try:
         with torch.inference_mode():
             q, k, cos, sin = (
                 torch.randn(shape, device=like.device, dtype=like.dtype)
-                for shape in ((1, 5, 4, 64), (1, 5, 2, 64), (1, 5, 64), (1, 5, 64))
+                for shape in ((1, 5, 4, size), (1, 5, 2, size), (1, 5, size), (1, 5, size))
             )
             q, k = q.transpose(1, 2), k.transpose(1, 2)
             found, expected = _Rotation(rotation)(q, k, cos, sin), rotation(q, k, cos, sin)

@@ -129,7 +129,7 @@ class DecodingStep(AttentionPlan):
         keys, values = self.slots.layer(self.calls, k, v)
         count = q.shape[1]
         in_one_call = supports(q, v, softcap) and not self.shared
-        if in_one_call and fused_kernels.can_attend(q, k):
+        if in_one_call and fused_kernels.can_attend(fused_kernels.SLOTS, q, k):
             queries = q.transpose(0, 1).contiguous()
             return fused_kernels.attend_slots(queries, k, v, keys, values, self.starts, self.lengths, scale).transpose(0, 1)
         if "last" not in self.tensors:

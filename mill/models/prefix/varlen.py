@@ -35,7 +35,7 @@ def varlen_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torc
     import torch
 
     queries, keys, values = (one.transpose(0, 1).contiguous() for one in (q, k, v))  # (tokens, heads, size)
-    if fused_kernels.can_attend(q, k):
+    if fused_kernels.can_attend(fused_kernels.TREE, q, k):
         return tree_attention(pack, queries, keys, values, scale)
     own = _bounds(pack, "own", [last - first for first, last in pack.bounds.values()], q.device)
     whole = _flash(queries, keys, values, own, own, scale, causal=True)

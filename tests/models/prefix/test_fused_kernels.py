@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mill.models.prefix import fused_kernels
+from mill.models.prefix.fused_kernels import SLOTS, TREE
 
 HEADS, TOKENS, SIZE = 4, 2, 16
 
@@ -31,20 +32,21 @@ def plain_slot(q: torch.Tensor, *others: Any) -> torch.Tensor:
     return torch.einsum("hk,khs->hs", torch.einsum("hs,khs->hk", q[0], keys).mul(scale).softmax(1), values)[None]
 
 
-def can_attend(monkeypatch: pytest.MonkeyPatch, tree: Callable[..., Any], slot: Callable[..., Any]) -> bool:
+def can_attend(monkeypatch: pytest.MonkeyPatch, tree: Callable[..., Any], slot: Callable[..., Any]) -> tuple[bool, bool]:
     monkeypatch.setattr(fused_kernels, "attend_tree", tree)
     monkeypatch.setattr(fused_kernels, "attend_slots", slot)
     heads = torch.zeros(HEADS, TOKENS, SIZE)
-    return fused_kernels.can_attend(heads, heads)
+    tree_agrees, slots_agree = (fused_kernels.can_attend(kernel, heads, heads) for kernel in (TREE, SLOTS))
+    return tree_agrees, slots_agree
 
 
 def test_kernels_that_compute_attention_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert can_attend(monkeypatch, plain_tree, plain_slot)
+    assert can_attend(monkeypatch, plain_tree, plain_slot) == (True, True)
 
 
 def test_kernels_are_not_used_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_kernels, "available", lambda: False)
-    assert not can_attend(monkeypatch, plain_tree, plain_slot)
+    assert can_attend(monkeypatch, plain_tree, plain_slot) == (False, False)
 
 
 def test_kernels_that_do_not_compile_for_these_heads_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,14 +56,14 @@ def test_kernels_that_do_not_compile_for_these_heads_are_not_used(monkeypatch: p
         tried.append(1)
         raise RuntimeError("out of resource: shared memory, Required: 262144, Hardware limit: 101376")
 
-    assert not can_attend(monkeypatch, plain_tree, fails)
-    assert not can_attend(monkeypatch, plain_tree, fails) and tried == [1]
+    assert can_attend(monkeypatch, plain_tree, fails) == (True, False)
+    assert can_attend(monkeypatch, plain_tree, fails) == (True, False) and tried == [1]
     fused_kernels._can_attend.cache_clear()
-    assert not can_attend(monkeypatch, fails, plain_slot)
+    assert can_attend(monkeypatch, fails, plain_slot) == (False, True)
 
 
 @pytest.mark.parametrize("wrong", [torch.zeros_like, lambda out: out * torch.nan, lambda out: out + 0.03])
 def test_kernels_with_other_values_are_not_used(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Any]) -> None:
-    assert not can_attend(monkeypatch, lambda *inputs: wrong(plain_tree(*inputs)), plain_slot)
+    assert can_attend(monkeypatch, lambda *inputs: wrong(plain_tree(*inputs)), plain_slot) == (False, True)
     fused_kernels._can_attend.cache_clear()
-    assert not can_attend(monkeypatch, plain_tree, lambda *inputs: wrong(plain_slot(*inputs)))
+    assert can_attend(monkeypatch, plain_tree, lambda *inputs: wrong(plain_slot(*inputs))) == (True, False)
