@@ -87,8 +87,13 @@ def main() -> None:
     rate = float(in_process("import scoring_gpu; print(scoring_gpu.matrix_rate())"))
     for name in ("results", "cache"):
         shutil.rmtree(options.folder / name, ignore_errors=True)
-    compiled = {"PYTHONPYCACHEPREFIX": str(options.folder / "bytecode")}
-    environment = {**os.environ, **compiled, "HF_HUB_OFFLINE": "1", "XDG_CACHE_HOME": str(options.folder / "cache")}
+    cache = options.folder / "cache"
+    folders = {
+        "PYTHONPYCACHEPREFIX": options.folder / "bytecode",
+        "XDG_CACHE_HOME": cache,
+        "TRITON_CACHE_DIR": cache / "triton",
+    }
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **{name: str(folder) for name, folder in folders.items()}}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     run_command([sys.executable, "-c", IMPORTS], environment)
     found = {}
