@@ -39,6 +39,7 @@ def make_model(folder: Path, tokenizer: Path, layers: int) -> None:
     model.save_pretrained(folder, max_shard_size="5GB")
     for file in tokenizer.glob("*token*"):
         shutil.copy(file, folder / file.name)
+    os.sync()  # 16 GB that are still written would slow the first command
 
 
 def in_process(call: str, *arguments: object) -> str:

@@ -57,18 +57,30 @@ def _compile(config: Mapping[str, Any], dtype: str, device: str | None, decodes:
     """Compile for the heads that a config names. What fails here is compiled where it is used."""
     import torch
 
-    if not available():
-        return
     with contextlib.suppress(Exception), torch.cuda.device(device):
         config = config.get("text_config") or config
         heads, size = config["num_attention_heads"], head_size(config)
         groups = config.get("num_key_value_heads") or heads
         one = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
+        reading = Background(lambda: _attend_masked(one))
+        if not available():
+            return
         gated(one, one)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
         rotated(heads_first, heads_first, angles, angles)
         for kernel in (TREE, SLOTS) if decodes else (TREE,):
             _can_attend(kernel, heads, groups, size, one.dtype, one.device)
+        reading.result()
+
+
+def _attend_masked(like: torch.Tensor) -> None:
+    """Torch reads its kernel for padded rows, which a probe computes, from a library: on a machine that has not used it yet,
+    that takes a second."""
+    import torch
+
+    heads = torch.zeros((1, 1, 16, like.shape[-1]), device=like.device, dtype=like.dtype)
+    mask = torch.ones((1, 1, 16, 16), device=like.device, dtype=torch.bool)
+    torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
 
 
 def head_size(config: Mapping[str, Any]) -> int:
