@@ -23,7 +23,7 @@ N = 40
 class ToyModel(MillModel):
     """Answers by hashing the prompt; fails where the prompt contains TOY_FAILS.
 
-    Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds.
+    Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds. Cleaning up takes TOY_CLEAN seconds.
     """
 
     def __init__(self, path: str, batch_size: int = 4, scale: float = 1.0, api_key: str = ""):
@@ -33,6 +33,9 @@ class ToyModel(MillModel):
     @property
     def model_name(self) -> str:
         return self.path
+
+    def clean(self) -> None:
+        time.sleep(float(os.environ.get("TOY_CLEAN", 0)))
 
     def _note(self, request: Request) -> int:
         time.sleep(float(os.environ.get("TOY_DELAY", 0)))

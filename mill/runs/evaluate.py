@@ -11,6 +11,7 @@ from typing import Any
 
 from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
+from mill.api.interrupts import deferred_interrupt
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
@@ -260,28 +261,35 @@ class Run:
             ended = "interrupted"
             raise
         finally:
-            try:
-                self.record.close()
-            finally:
-                if not keep_model or ended not in FINISHED:
-                    executor.backend.close()
-            if written:
-                # On a full disk this fails too, and then the first failure is the one to report.
-                with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
-                    self._refuse_removed()
-                    if self._planned is not None:
-                        self._planned.finish()
-                    backend = executor.backend
-                    session.write(
-                        self.folder,
-                        tally=executor.tally,
-                        ended=ended,
-                        warnings=backend.warnings(),
-                        paths=backend.execution_paths(),
-                        device=backend.compute_device(),
-                    )
-            elif ended in FINISHED:
+            with deferred_interrupt(repeat=ended in FINISHED):
+                self._end_session(executor, session, ended, keep_model=keep_model, written=written)
+
+    def _end_session(
+        self, executor: Executor, session: manifest.Session, ended: str, *, keep_model: bool, written: bool
+    ) -> None:
+        backend = executor.backend
+        try:
+            self.record.close()
+        finally:
+            if not keep_model or ended not in FINISHED:
+                backend.close()
+        if not written:
+            if ended in FINISHED:
                 self.record.refuse_removed()
+            return
+        # On a full disk this fails too, and then the first failure is the one to report.
+        with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
+            self._refuse_removed()
+            if self._planned is not None:
+                self._planned.finish()
+            session.write(
+                self.folder,
+                tally=executor.tally,
+                ended=ended,
+                warnings=backend.warnings(),
+                paths=backend.execution_paths(),
+                device=backend.compute_device(),
+            )
 
     def _refuse_removed(self) -> None:
         """A folder that was removed during the run is not made again: it would look like a run without responses."""

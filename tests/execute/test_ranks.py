@@ -260,10 +260,21 @@ def test_torchrun_forwards_an_interruption(alone: Path, tmp_path: Path) -> None:
     launcher.terminate()
     code, stderr = ended(launcher, 60)
     assert code != 0 and any("all completed requests are recorded" in line for line in mill_lines(stderr))
-    until(lambda: bool(sessions(tmp_path / "out")))  # rank 0 may end after the launcher
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
     assert run(toy(tmp_path / "out", TASKS))[0] == 0
     assert_same_end(tmp_path / "out", alone / "out")
+
+
+def test_a_rank_whose_end_takes_longer_than_those_of_others_records_its_session(tmp_path: Path) -> None:
+    """Its own end must not be interrupted by theirs."""
+    log = tmp_path / "log"
+    command = toy(tmp_path / "out", TASKS)
+    both = start_ranks(2, command, RANKED, TOY_DELAY="0.05", TOY_LOG=str(log), RANK0_TOY_CLEAN="2")
+    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    for process in both:
+        process.terminate()
+    assert 0 not in codes(both)
+    assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
 
 
 def test_a_world_of_one_rank_runs_without_a_store(tmp_path: Path) -> None:

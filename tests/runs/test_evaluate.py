@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from mill.cli.main import run as main
 from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
+from mill.runs.record import Record
 from mill.runs.rescore import score_again
 from mill.runs.results import _estimate
 from mill.tasks.load import load_files, make_task, select
@@ -240,6 +242,28 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
     monkeypatch.setenv("TOY_LOG", str(log))
     evaluate(limit=12)
     assert computed(log) == 4
+
+
+def test_a_second_interrupt_does_not_lose_the_session(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from mill.api.registry import models
+
+    close = Record.close
+
+    def interrupted(*_: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+
+    def slow(record: Record) -> None:
+        signal.raise_signal(signal.SIGINT)
+        close(record)
+
+    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    monkeypatch.setattr(Record, "close", slow)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(limit=4)
+    (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
+    assert [session["ended"] for session in json.loads(manifest.read_text())["sessions"]] == ["interrupted"]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
