@@ -176,7 +176,7 @@ class TransformersCheckpoint(MediaModel):
         _ = self.model
 
     def _tokenize_ahead(self, requests: Sequence[Request]) -> None:
-        """In a thread, the first of these that are scored next."""
+        """Tokenize the first of these, which are scored next, in a thread."""
 
     def _fingerprint(self) -> str:
         return self.source.fingerprint(trust_remote_code=self.trust_remote_code)

@@ -37,7 +37,8 @@ class TransformersModel(TransformersCheckpoint):
             return
         with phase(LOADING):
             self._import_packages(decodes=kind in DECODED)
-        if all(map(is_plain, requests)) and not (self._ahead is not None and requests[0] in self._ahead):
+        started = self._ahead is not None and any(request in self._ahead for request in requests[:1])
+        if all(map(is_plain, requests)) and not started:
             self._tokenize_ahead(requests)
 
     def _tokenize_ahead(self, requests: Sequence[Request]) -> None:
