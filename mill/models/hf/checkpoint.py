@@ -26,7 +26,7 @@ from mill.models.hf import decoding, loading, sharding
 from mill.models.hf.ahead import is_plain
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
-from mill.models.prefix.fused_kernels import start_compiling
+from mill.models.prefix.fused_kernels import Compiling, start_compiling
 from mill.models.prefix.paths import PathLog
 from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.tokenizer import Tokens
@@ -92,7 +92,7 @@ class TransformersCheckpoint(MediaModel):
         self._identified: str | None = None
         self._loading: Background[None] | None = None
         self._loading_tokens: Background[Tokens] | None = None
-        self._compiling: Background[None] | None = None
+        self._compiling: Compiling | None = None
         self._first_requests: Sequence[Request] | None = None
         self._device: ComputeDevice | None = None
         self._mapped: MappedFiles | None = None
@@ -156,7 +156,7 @@ class TransformersCheckpoint(MediaModel):
 
     def _import_packages(self, *, decodes: bool = True) -> None:
         """What loading needs, before `config` imports most of it in its own way. Kernels are compiled in a thread, while
-        packages are imported and weights are loaded; those of decoding only if texts are generated first."""
+        packages are imported and weights are loaded."""
         if self._compiling is None:
             if self.source.local and not self.source.gguf:
                 config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
@@ -282,9 +282,10 @@ class TransformersCheckpoint(MediaModel):
                     attn_implementation=self.attn_implementation,
                     trust_remote_code=self.trust_remote_code,
                 )
-                for started in (tokens, self._compiling):
-                    if started is not None:
-                        started.result()
+                if tokens is not None:
+                    tokens.result()
+                if self._compiling is not None:
+                    self._compiling.first.result()
             if self.lock_step:
                 self._passes = sharding.shard(self._model)
             self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)

@@ -66,6 +66,8 @@ class TransformersModel(TransformersCheckpoint):
         if kind == ROLLING:
             return self._score_documents(requests)
         if kind in DECODED:
+            if self._compiling is not None:
+                self._compiling.all.result()  # while steps are captured as graphs, no other thread may use the device
             return self._split_media(requests, self._generate_texts, self._generate_media)
         raise self._cannot(kind)
 

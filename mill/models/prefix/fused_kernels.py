@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mill.api.background import Background
@@ -46,14 +47,30 @@ def available() -> bool:
         return False
 
 
-def start_compiling(config: Mapping[str, Any], dtype: str, device: str | None, *, decodes: bool) -> Background[None] | None:
-    """Compile the kernels in a thread, if the device is CUDA and the dtype has 16 bits. `config` is the content of a model's
-    config.json, `decodes` whether texts are generated."""
-    on_cuda = device is not None and device.startswith("cuda") and dtype != "float32"
-    return Background(lambda: _compile(config, dtype, device, decodes)) if on_cuda else None
+@dataclass(frozen=True)
+class Compiling:
+    """Threads that compile kernels: those that are needed first, and all."""
+
+    first: Background[None]
+    all: Background[None]
 
 
-def _compile(config: Mapping[str, Any], dtype: str, device: str | None, decodes: bool) -> None:
+def start_compiling(config: Mapping[str, Any], dtype: str, device: str | None, *, decodes: bool) -> Compiling | None:
+    """Compile the kernels in threads, if the device is CUDA and the dtype has 16 bits. `config` is the content of a model's
+    config.json. Unless texts are generated first (`decodes`), the kernel of decoding is compiled after the others, by when
+    the device computes: scores do not wait for it, and the next run finds it."""
+    if device is None or not device.startswith("cuda") or dtype == "float32":
+        return None
+    first = Background(lambda: _compile(config, dtype, device, (TREE, SLOTS) if decodes else (TREE,)))
+
+    def compile_all() -> None:
+        first.result()
+        _compile(config, dtype, device, (SLOTS,))
+
+    return Compiling(first, first if decodes else Background(compile_all))
+
+
+def _compile(config: Mapping[str, Any], dtype: str, device: str, kernels_of_attention: Sequence[str]) -> None:
     """Compile for the heads that a config names. What fails here is compiled where it is used."""
     import torch
 
@@ -68,7 +85,7 @@ def _compile(config: Mapping[str, Any], dtype: str, device: str | None, decodes:
         gated(one, one)
         angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
         rotated(heads_first, heads_first, angles, angles)
-        for kernel in (TREE, SLOTS) if decodes else (TREE,):
+        for kernel in kernels_of_attention:
             _can_attend(kernel, heads, groups, size, one.dtype, one.device)
         reading.result()
 
