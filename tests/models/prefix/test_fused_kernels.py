@@ -72,7 +72,8 @@ def test_kernels_with_other_values_are_not_used(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("decodes", [True, False])
 def test_scores_do_not_wait_for_the_kernel_of_decoding(monkeypatch: pytest.MonkeyPatch, decodes: bool) -> None:
-    go, compiled = threading.Event(), []
+    go = threading.Event()
+    compiled: list[tuple[str, ...]] = []
 
     def compiles(config: Any, dtype: str, device: str, attention: Sequence[str]) -> None:
         if compiled:
