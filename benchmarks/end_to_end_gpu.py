@@ -5,8 +5,8 @@
 
 Makes an 8B-shaped Llama of random bfloat16 weights (vocabulary 128,256) with the tokenizer of FOLDER, saved as shards of
 5 GB as models on the hub are. Each command runs in a new process; the first one finds nothing: no digest of the weights, no
-response. Packages have compiled bytecode, as pip leaves them. The floor of scoring is distinct tokens x 2 x parameters at
-the rate of a large matrix product, measured first.
+response, no compiled kernel. Packages have compiled bytecode, as pip leaves them. The floor of scoring is distinct tokens x
+2 x parameters at the rate of a large matrix product, measured first.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ class ToyModel(MillModel):
 
     def clean(self) -> None:
         time.sleep(float(os.environ.get("TOY_CLEAN", 0)))
+        super().clean()
 
     def _note(self, request: Request) -> int:
         time.sleep(float(os.environ.get("TOY_DELAY", 0)))

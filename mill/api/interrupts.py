@@ -13,18 +13,19 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def deferred_interrupt(*, repeat: bool = True) -> Iterator[None]:
-    """A signal inside this context has its effect at the end, or with `repeat=False`, where the process ends anyway, none. A
-    second one has it at once.
+    """A first SIGINT or SIGTERM takes effect at the end of this context; with `repeat=False`, for a process that ends
+    anyway, it has none. A second one takes effect at once.
 
     A user may press Ctrl-C twice, and where one of several ranks ends, the others are interrupted by it and by the launcher.
     """
+    in_main = threading.current_thread() is threading.main_thread()  # the only one that signals interrupt
+    found = {number: signal.getsignal(number) for number in SIGNALS if in_main}
+    handlers = {number: one for number, one in found.items() if one not in (None, signal.SIG_IGN)}  # not of nohup or of C
     received: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in SIGNALS}
 
     def restore() -> None:
         for number, handler in handlers.items():
-            if handler not in (None, signal.SIG_IGN):
-                signal.signal(number, handler)
+            signal.signal(number, handler)
 
     def defer(number: int, frame: FrameType | None) -> None:
         received.append(number)
@@ -32,12 +33,8 @@ def deferred_interrupt(*, repeat: bool = True) -> Iterator[None]:
             restore()
             signal.raise_signal(number)
 
-    if threading.current_thread() is not threading.main_thread():  # the only one that signals interrupt
-        yield
-        return
-    for number, handler in handlers.items():
-        if handler not in (None, signal.SIG_IGN):  # of another language, or of nohup
-            signal.signal(number, defer)
+    for number in handlers:
+        signal.signal(number, defer)
     try:
         yield
     finally:

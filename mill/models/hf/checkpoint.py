@@ -32,7 +32,7 @@ from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
-DECODED = (GENERATE, MULTI_ROUND)
+DECODED = (GENERATE, MULTI_ROUND)  # kinds of requests whose answers are generated
 LOADED_IN_A_THREAD = ("cuda",)  # devices where it needs little of the interpreter
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 1 << 26  # bytes of each of the two buffers: after each block this thread may wait for others
+BLOCK = 1 << 27  # bytes of each of the two buffers: after each block this thread may wait for others
 SMALLEST = 1 << 20  # bytes of a tensor that is worth it
 FEWEST_THREADS = 4  # with fewer the ordinary copy is faster
 

@@ -80,14 +80,21 @@ def _compile(config: Mapping[str, Any], dtype: str, device: str, kernels_of_atte
         groups = config.get("num_key_value_heads") or heads
         one = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
         reading = Background(lambda: _attend_masked(one))
-        if not available():
-            return
-        gated(one, one)
-        angles, heads_first = one[None, :, 0].contiguous(), one.transpose(0, 1)[None]
-        rotated(heads_first, heads_first, angles, angles)
-        for kernel in kernels_of_attention:
-            _can_attend(kernel, heads, groups, size, one.dtype, one.device)
-        reading.result()
+        try:
+            if available():
+                _compile_for(one, heads, kernels_of_attention)
+        finally:
+            reading.result()
+
+
+def _compile_for(keys: torch.Tensor, heads: int, kernels_of_attention: Sequence[str]) -> None:
+    """For keys of (tokens, heads of keys, size) and so many heads of queries."""
+    groups, size = keys.shape[1:]
+    gated(keys, keys)
+    angles, heads_first = keys[None, :, 0].contiguous(), keys.transpose(0, 1)[None]
+    rotated(heads_first, heads_first, angles, angles)
+    for kernel in kernels_of_attention:
+        _can_attend(kernel, heads, groups, size, keys.dtype, keys.device)
 
 
 def _attend_masked(like: torch.Tensor) -> None:
