@@ -104,7 +104,8 @@ def slots_error(dtype: torch.dtype) -> float:
             wanted[slot] = torch.einsum("hl,lhs->hs", weights, values)
         last = (torch.arange(len(lengths), device=DEVICE), torch.tensor(lengths, device=DEVICE) - 1)
         filled = (k.clone(), v.clone())
-        new_keys, new_values = (one[last].transpose(0, 1) for one in (k, v))
+        joint = torch.cat([q, v[last]], dim=1)  # as one product computes them
+        new_keys, new_values = k[last].transpose(0, 1), joint[:, heads:].transpose(0, 1)
         for one in (k, v):
             one[last] = math.nan
         starts = torch.arange(len(lengths), device=DEVICE) * capacity

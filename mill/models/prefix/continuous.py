@@ -11,16 +11,17 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, phase
-from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, StepInput, graph_size
+from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, graph_size
 from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.sampling import Sampler, sample_all
+from mill.models.prefix.sequences import ActiveSequence, answers
 from mill.models.prefix.slots import DecodingStep, Prefill, Slots
 from mill.models.prefix.small_products import small_products
 from mill.models.prefix.trie import Segment, make_trie
@@ -31,48 +32,6 @@ if TYPE_CHECKING:
     import torch
 
 REFILL = 8  # new sequences enter when this share of the slots is free, so that their prompts are computed together
-
-
-@dataclass(eq=False)
-class ActiveSequence:
-    """A sequence in decoding. `own` are the segments in its slot, `shared` those it reads from the segment cache. The slot
-    starts at the token `start` and has room for `room`."""
-
-    prompt: Prompt
-    own: list[Segment]
-    shared: list[Segment]
-    sampler: Sampler
-    generated: list[int] = field(default_factory=list)
-    start: int = 0
-    room: int = 0
-    started: float = 0.0
-    complete: bool = False
-
-    @property
-    def length(self) -> int:
-        """How many tokens are in its slot."""
-        return sum(len(segment.tokens) for segment in self.own) + len(self.generated)
-
-    @property
-    def index(self) -> int:
-        """How many tokens are before the next input token."""
-        return len(self.prompt.ids) - 1 + len(self.generated)
-
-    @property
-    def position(self) -> int:
-        """The position of the next input token."""
-        return self.index + self.prompt.shift
-
-    @property
-    def input(self) -> StepInput:
-        """A complete sequence may fill its slot, and must not write into the next one."""
-        last = self.generated[-1] if self.generated else self.prompt.ids[-1]
-        return StepInput(last, self.position, min(self.room, self.length + 1), self.start, self.room)
-
-    @property
-    def capacity(self) -> int:
-        """How many tokens its slot needs."""
-        return self.length + self.prompt.max_new_tokens
 
 
 @dataclass(frozen=True)
@@ -97,7 +56,19 @@ class ContinuousDecoder:
         self.uses: Counter[Segment] = Counter()
 
     def run(self, prompts: Sequence[Prompt], most: int | None = None) -> Iterator[tuple[Prompt, Response]]:
-        """Every prompt with its answer, as soon as it is complete; at most `most` sequences at once."""
+        """Every prompt with its answer, soon after it is complete: while the device computes what follows. At most `most`
+        sequences are decoded at once."""
+        complete: deque[ActiveSequence] = deque()
+        try:
+            for _ in self._launches(prompts, most, complete):
+                yield from answers(complete)
+        except Exception:
+            yield from answers(complete)  # which were read before the failure
+            raise
+        yield from answers(complete)
+
+    def _launches(self, prompts: Sequence[Prompt], most: int | None, complete: deque[ActiveSequence]) -> Iterator[None]:
+        """Launch prompts and steps; yields after each launch. Sequences that end are added to `complete`."""
         import torch
 
         waiting = self._plan(prompts)
@@ -117,13 +88,14 @@ class ContinuousDecoder:
             while waiting or active:
                 if self._repacks(active, waiting, entered, graphs):
                     while steps:
-                        yield from self._read(steps.popleft())
+                        complete += self._read(steps.popleft())
                     self._pack(active, slots)
                     new = _entering(waiting, most - len(active), slots)
                     if new:
                         with phase(FORWARD):
                             self._fill(new, slots)
                         active += new
+                        yield
                     entered, released = len(active), 0
                     if not active:
                         break
@@ -131,13 +103,14 @@ class ContinuousDecoder:
                         graphs.set_inputs([sequence.input for sequence in active])
                 with phase(DECODING):
                     steps.append(step := self._step(active, slots, graphs))
+                yield
                 while len(steps) > step.ahead:
-                    yield from self._read(steps.popleft())
+                    complete += self._read(steps.popleft())
                 if graphs is not None:
-                    complete = [index for index, sequence in enumerate(active) if sequence.complete]
-                    if len(complete) > released:
-                        graphs.release(complete)
-                        released = len(complete)
+                    idle = [index for index, sequence in enumerate(active) if sequence.complete]
+                    if len(idle) > released:
+                        graphs.release(idle)
+                        released = len(idle)
 
     def _make_slots(self, waiting: Sequence[ActiveSequence], most: int) -> Slots:
         """On CUDA a slot has room for its sequence, with one token for idle ones. On a CPU, where the attention kernel takes
@@ -160,8 +133,8 @@ class ContinuousDecoder:
             return True
         return left < len(active) and (graphs is None or graph_size(left) < graph_size(len(active)))
 
-    def _read(self, step: Step) -> Iterator[tuple[Prompt, Response]]:
-        """Add the tokens of a step to its sequences; yields the answers that they complete."""
+    def _read(self, step: Step) -> Iterator[ActiveSequence]:
+        """Add the tokens of a step to its sequences; yields those that they complete."""
         with phase(DECODING):
             tokens = step.read()
         for sequence, token in zip(step.sequences, tokens, strict=True):
@@ -171,8 +144,9 @@ class ContinuousDecoder:
             sequence.generated.append(token)
             limit = sequence.prompt.max_new_tokens
             if len(sequence.generated) >= limit or sequence.sampler.ends(sequence.generated):
-                sequence.complete = True
-                yield sequence.prompt, self._finish(sequence)
+                sequence.complete, sequence.seconds = True, time.perf_counter() - sequence.started
+                self._release(sequence.shared)
+                yield sequence
 
     def _plan(self, prompts: Sequence[Prompt]) -> deque[ActiveSequence]:
         """Sequences in the order of the trie, so that those with a shared prefix are near each other."""
@@ -291,11 +265,6 @@ class ContinuousDecoder:
             )
         logits: torch.Tensor = out.logits[0]
         return logits
-
-    def _finish(self, sequence: ActiveSequence) -> Response:
-        self._release(sequence.shared)
-        answer = sequence.sampler.response(sequence.generated)
-        return replace(answer, seconds=time.perf_counter() - sequence.started)
 
 
 def _entering(waiting: deque[ActiveSequence], most: int, slots: Slots) -> list[ActiveSequence]:

@@ -182,14 +182,13 @@ def attend_slots(
 
     count, heads, size = q.shape
     groups = keys.shape[1]
-    if k.stride() != v.stride() or k.stride(2) != 1:
-        k, v = k.contiguous(), v.contiguous()
+    k, v = (one if one.stride(2) == 1 else one.contiguous() for one in (k, v))
     out = torch.empty_like(q)
     group = heads // groups
     rows = max(LEAST_OF_PRODUCT, _power(group))
     block, stages = _key_blocks(rows, size, q)
     kernels()[SLOTS][(count, groups)](
-        q, k, v, keys, values, starts, lengths, out, scale, groups, k.stride(0), k.stride(1), size,
+        q, k, v, keys, values, starts, lengths, out, scale, groups, *k.stride()[:2], *v.stride()[:2], size,
         GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
     return out

@@ -1,5 +1,5 @@
-"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings and gated MLPs on CUDA. On a CPU
-gated MLPs allocate less.
+"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings, gated MLPs and projections on CUDA.
+On a CPU gated MLPs allocate less.
 
 Nothing is assumed of a model's code. A part is replaced only where a probe gives the same values both ways.
 """
@@ -7,12 +7,13 @@ Nothing is assumed of a model's code. A part is replaced only where a probe give
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.fused_norms import TOLERANCE, fused_norms
+from mill.models.prefix.joint_projections import Part, joint_projections
 
 if TYPE_CHECKING:
     import torch
@@ -23,12 +24,18 @@ ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
 
 @contextmanager
 def fused_layers(model: Any) -> Iterator[None]:
-    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
-    parts: list[tuple[Any, str, Any]] | None = model.__dict__.get("_mill_fused")
+    """Inside this context norms, rotations, gated MLPs and projections of the model are one kernel each, where they can
+    be."""
+    parts: list[Part] | None = model.__dict__.get("_mill_fused")
     if parts is None:
         parts = model.__dict__["_mill_fused"] = _find(model)
+    with fused_norms(model), _replaced(parts):
+        yield
+
+
+@contextmanager
+def _replaced(parts: Sequence[Part]) -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(fused_norms(model))
         for owner, name, replacement in parts:
             before = owner.__dict__.get(name)
             setattr(owner, name, replacement)
@@ -43,12 +50,11 @@ def _restore(owner: Any, name: str, before: Any) -> None:
         setattr(owner, name, before)
 
 
-def _find(model: Any) -> list[tuple[Any, str, Any]]:
-    """(owner, attribute, replacement) of each part."""
+def _find(model: Any) -> list[Part]:
     first = next(model.parameters(), None)
     if first is None or not (first.device.type == "cpu" or _has_kernels(first)):
         return []
-    found: list[tuple[Any, str, Any]] = []
+    found: list[Part] = []
     classes: dict[type, bool] = {}
     for module in model.modules():
         if _is_gated(module) and "forward" not in module.__dict__:
@@ -65,7 +71,8 @@ def _find(model: Any) -> list[tuple[Any, str, Any]]:
         rotation = getattr(source, ROTATION, None)
         if rotation is not None and _same_rotation(rotation, first, _head_size(model)):
             found.append((source, ROTATION, _Rotation(rotation)))
-    return found
+    joint = joint_projections(model)
+    return found + joint if joint and _computes(model, joint) else found
 
 
 def _head_size(model: Any) -> int:
@@ -144,6 +151,18 @@ def _same_rotation(rotation: Any, like: torch.Tensor, size: int) -> bool:
             return all(_close(one, other) for one, other in zip(found, expected, strict=True))
     except Exception:  # other arguments
         return False
+
+
+def _computes(model: Any, parts: Sequence[Part]) -> bool:
+    """Whether the model's code takes what these parts return: tensors whose rows are not contiguous."""
+    import torch
+
+    try:
+        with torch.inference_mode(), _replaced(parts):
+            model(input_ids=torch.tensor([[0, 1]], device=model.device), use_cache=False)
+    except Exception:  # also where a model needs other inputs
+        return False
+    return True
 
 
 def _close(one: torch.Tensor, other: torch.Tensor) -> bool:

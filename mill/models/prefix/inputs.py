@@ -27,12 +27,11 @@ def set_prefixes(ends: Sequence[Segment], prefixes: Sequence[EmbeddedPrefix | No
 def model_inputs(model: Any, pack: PackLayout) -> Iterator[dict[str, torch.Tensor]]:
     """Arguments of the model's forward(), as one row. Inside this context its language model also gets what the prefixes add
     to hidden states."""
-    import torch
 
     if all(segment.prefix is None for segment in pack.segments):
         yield {
-            "input_ids": on_device(torch.tensor([pack.ids]), model.device),
-            "position_ids": on_device(torch.tensor([pack.positions]), model.device),
+            "input_ids": on_device(pack.ids[None], model.device),
+            "position_ids": on_device(pack.positions[None], model.device),
         }
         return
     with _adding(model, pack):
@@ -42,7 +41,7 @@ def model_inputs(model: Any, pack: PackLayout) -> Iterator[dict[str, torch.Tenso
 def _embedded_inputs(model: Any, pack: PackLayout) -> dict[str, torch.Tensor]:
     import torch
 
-    table, ids = model.get_input_embeddings(), torch.tensor(pack.ids)
+    table, ids = model.get_input_embeddings(), pack.ids
     ids[ids >= len(table.weight)] = 0  # keys, whose embeddings are the prefixes'
     embeddings = table(on_device(ids, model.device)).clone()
     positions = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from mill.models.prefix.integers import integers, joined_ranges
 from mill.models.prefix.trie import Segment
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class PackLayout(AttentionPlan):
         for segment in self.segments:
             self.bounds[segment] = (offset, offset + len(segment.tokens))
             offset += len(segment.tokens)
-        chains = [(segment, segment.chain) for segment in self.segments]
+        paths = [(segment, segment.chain) for segment in self.segments]
         for level in range(max((segment.level for segment in self.segments), default=0)):
-            below = [(segment, chain[level]) for segment, chain in chains if segment.level > level]
+            below = [(segment, path[level]) for segment, path in paths if segment.level > level]
             groups = groupby(below, key=lambda pair: pair[1])
             self.levels.append([self._range(ancestor, [segment for segment, _ in group]) for ancestor, group in groups])
 
@@ -78,12 +79,12 @@ class PackLayout(AttentionPlan):
         return AncestorRange(start, end, ancestor, self.bounds.get(ancestor))
 
     @property
-    def ids(self) -> list[int]:
-        return [token for segment in self.segments for token in segment.tokens]
+    def ids(self) -> torch.Tensor:
+        return integers(chain.from_iterable(segment.tokens for segment in self.segments))
 
     @property
-    def positions(self) -> list[int]:
-        return [position for segment in self.segments for position in range(segment.start, segment.end)]
+    def positions(self) -> torch.Tensor:
+        return joined_ranges([(segment.start, segment.end) for segment in self.segments])
 
     def key_values(self, seen: AncestorRange, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The ancestor's keys and values in the current attention call."""

@@ -49,15 +49,15 @@ def attending(model: Any, plan: AttentionPlan) -> Iterator[None]:
 
     AttentionInterface.register(NAME, tree_attention)
     before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    _active.plan = plan
-    plan.calls = 0
-    try:
-        with fused_layers(model):
+    with fused_layers(model):  # which may try parts with the model's own attention
+        model.set_attn_implementation(NAME)
+        _active.plan = plan
+        plan.calls = 0
+        try:
             yield
-    finally:
-        _active.plan = None
-        model.set_attn_implementation(before)
+        finally:
+            _active.plan = None
+            model.set_attn_implementation(before)
 
 
 def tree_attention(

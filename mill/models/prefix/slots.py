@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix import fused_kernels
+from mill.models.prefix.integers import joined_ranges
 from mill.models.prefix.pack import AttentionPlan
 from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.partial_attention import Partial, has_cpu_kernel, merge, merge_rows, partial_attention
@@ -88,14 +89,11 @@ class Prefill(Pack):
 
     def _copied(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Which tokens of the pack go to which rows of the slots, all of a layer in one copy."""
-        import torch
-
         if "source" not in self.tensors:
             moves = [(*self.bounds[one], start) for start, one in self._segments() if one in self.bounds]
-            source = [token for first, last, _ in moves for token in range(first, last)]
-            target = [start + offset for first, last, start in moves for offset in range(last - first)]
-            for name, values in (("source", source), ("target", target)):
-                self.tensors[name] = on_device(torch.tensor(values, dtype=torch.long), device)
+            source = joined_ranges([(first, last) for first, last, _ in moves])
+            target = joined_ranges([(start, start + last - first) for first, last, start in moves])
+            self.tensors |= {"source": on_device(source, device), "target": on_device(target, device)}
         return self.tensors["source"], self.tensors["target"]
 
     def _segments(self) -> Iterator[tuple[int, Segment]]:

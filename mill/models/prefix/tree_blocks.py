@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any
 
+from mill.models.prefix.integers import integers
 from mill.models.prefix.trie import Segment
 from mill.models.tokens.scores import on_device
 
@@ -40,21 +41,29 @@ def block_table(segments: Sequence[Segment], group: int, device: Any) -> BlockTa
     where = {segment: (end - len(segment.tokens), end) for segment, end in zip(segments, ends, strict=True)}
     end = ends[-1]
     cached: list[Segment] = []
-    blocks: list[tuple[int, int, int, int, int]] = []
+    blocks: list[tuple[int, int, int, int]] = []
     ancestors: list[tuple[int, int]] = []
-    starts = [first for first, last in where.values() for _ in range(first, last)]
+    bounds = _table(list(where.values()))
+    starts = bounds[:, 0].repeat_interleave(bounds[:, 1] - bounds[:, 0])
     for parent, found in groupby(segments, key=lambda segment: segment.parent):
         children = list(found)
-        chain = [segment for segment in (parent.chain if parent is not None else []) if segment.tokens]
-        for segment in chain:
+        path = [segment for segment in (parent.chain if parent is not None else []) if segment.tokens]
+        for segment in path:
             if segment not in where:
                 where[segment] = (end, end + len(segment.tokens))
                 end += len(segment.tokens)
                 cached.append(segment)
         first, last = where[children[0]][0], where[children[-1]][1]
         for start in range(first, last, tokens):
-            blocks.append((start, min(last, start + tokens), starts[start], len(ancestors), len(chain)))
-        ancestors += [(where[segment][0], len(segment.tokens)) for segment in chain]
-    tables = [torch.tensor(values, dtype=torch.int32) for values in (blocks, ancestors or [(0, 0)], starts)]
-    of_blocks, of_ancestors, of_tokens = (on_device(table, device) for table in tables)
+            blocks.append((start, min(last, start + tokens), len(ancestors), len(path)))
+        ancestors += [(where[segment][0], len(segment.tokens)) for segment in path]
+    rows = _table(blocks)
+    rows = torch.cat([rows[:, :2], starts[rows[:, :1]], rows[:, 2:]], dim=1)
+    of_blocks, of_ancestors, of_tokens = (
+        on_device(table.to(torch.int32), device) for table in (rows, _table(ancestors or [(0, 0)]), starts)
+    )
     return BlockTable(tokens, of_blocks, of_ancestors, of_tokens, cached)
+
+
+def _table(rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    return integers(chain.from_iterable(rows)).view(len(rows), -1)

@@ -73,7 +73,7 @@ def gate(gates, ups, out, count, SIZE: tl.constexpr):
     tl.store(out + index, (value * tl.sigmoid(value) * factor).to(out.dtype.element_ty), mask=known)
 
 
-@triton.jit(do_not_specialize=["heads", "by_head", "by_sequence"])
+@triton.jit(do_not_specialize=["heads", "k_by_head", "k_by_sequence", "v_by_head", "v_by_sequence"])
 def attend_slots(
     q,
     new_keys,
@@ -85,8 +85,10 @@ def attend_slots(
     out,
     scale,
     heads,
-    by_head,
-    by_sequence,
+    k_by_head,
+    k_by_sequence,
+    v_by_head,
+    v_by_sequence,
     size: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
@@ -103,9 +105,9 @@ def attend_slots(
     queries = tl.load(q + at, mask=inside, other=0.0)
     first = (tl.load(starts + sequence) * heads + head) * size
     by_token = heads * size
-    new = sequence * by_sequence + head * by_head + column
-    key = tl.load(new_keys + new, mask=column < size, other=0.0)
-    value = tl.load(new_values + new, mask=column < size, other=0.0)
+    new_key, new_value = sequence * k_by_sequence + head * k_by_head, sequence * v_by_sequence + head * v_by_head
+    key = tl.load(new_keys + new_key + column, mask=column < size, other=0.0)
+    value = tl.load(new_values + new_value + column, mask=column < size, other=0.0)
     target = first + before * by_token + column
     tl.store(keys + target, key, mask=column < size)
     tl.store(values + target, value, mask=column < size)
