@@ -10,7 +10,7 @@ from mill.models.prefix.packed_scoring import Work
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import rows_with, shared_rows
-from mill.models.tokens.tokenizer import Tokens
+from mill.models.tokens.tokenizer import Prompt, Tokens
 
 FIRST_PART = 8192  # requests: a device that computes them is busy while the others are tokenized
 HEAD = 256  # characters by which contexts that share examples are recognized
@@ -61,3 +61,19 @@ class TokenizedAhead:
         if work is None or rows is None:
             return None
         return work if rows == work.rows else Work(rows, work.trie)  # without requests whose content others have, too
+
+
+class PromptsAhead:
+    """Prompts of generation, each found by its request's object."""
+
+    def __init__(self, tokens: Background[Tokens], requests: Sequence[Request]) -> None:
+        self._requests = list(requests)
+        self._indices = {id(request): index for index, request in enumerate(self._requests)}
+        self._prompts = Background(lambda: tokens.result().prompts(self._requests))
+
+    def prompts_of(self, requests: Sequence[Request]) -> list[Prompt] | None:
+        """None where one of them was not tokenized."""
+        if not all(id(request) in self._indices for request in requests):
+            return None
+        prompts = self._prompts.result()
+        return [prompts[self._indices[id(request)]] for request in requests]

@@ -16,7 +16,7 @@ from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
 from mill.models import memory
 from mill.models.hf import decoding, logprobs
-from mill.models.hf.ahead import TokenizedAhead, first_part, is_plain
+from mill.models.hf.ahead import PromptsAhead, TokenizedAhead, first_part, is_plain
 from mill.models.hf.checkpoint import DECODED, TransformersCheckpoint
 from mill.models.hf.multimodal import MediaRow
 from mill.models.hf.shared_media import SharedMedia
@@ -31,12 +31,15 @@ class TransformersModel(TransformersCheckpoint):
     """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
 
     _ahead: TokenizedAhead | None = None
+    _prompts_ahead: PromptsAhead | None = None
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         if self._model is not None:
             return
         with phase(LOADING):
             self._import_packages(decodes=kind in DECODED)
+        if kind in DECODED and self._can_load_in_thread and not any(request.media for request in requests):
+            self._prompts_ahead = PromptsAhead(self._start_tokens(), requests)
         started = self._ahead is not None and any(request in self._ahead for request in requests[:1])
         if all(map(is_plain, requests)) and not started:
             self._tokenize_ahead(requests)
@@ -223,7 +226,11 @@ class TransformersModel(TransformersCheckpoint):
     def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
         groups: dict[str, list[Unit]] = {}
-        prompts, healthy = self.tokens.prompts(requests), self.canary is not None
+        ahead, self._prompts_ahead = self._prompts_ahead, None
+        prompts = ahead.prompts_of(requests) if ahead is not None else None
+        if prompts is None:
+            prompts = self.tokens.prompts(requests)
+        healthy = self.canary is not None
         self._starts(requests)
         for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
             if isinstance(outcome, NotShared):

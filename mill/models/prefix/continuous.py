@@ -101,6 +101,8 @@ class ContinuousDecoder:
                         break
                     if graphs is not None and not graphs.failure:
                         graphs.set_inputs([sequence.input for sequence in active])
+                        with phase(DECODING):
+                            graphs.capture_ahead()
                 with phase(DECODING):
                     steps.append(step := self._step(active, slots, graphs))
                 yield

@@ -79,7 +79,7 @@ def _compile(config: Mapping[str, Any], dtype: str, device: str, kernels_of_atte
         heads, size = config["num_attention_heads"], head_size(config)
         groups = config.get("num_key_value_heads") or heads
         one = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
-        reading = Background(lambda: _attend_masked(one))
+        reading = Background(lambda: _read_kernels(one))
         try:
             if available():
                 _compile_for(one, heads, kernels_of_attention)
@@ -97,14 +97,21 @@ def _compile_for(keys: torch.Tensor, heads: int, kernels_of_attention: Sequence[
         _can_attend(kernel, heads, groups, size, keys.dtype, keys.device)
 
 
-def _attend_masked(like: torch.Tensor) -> None:
-    """Torch reads its kernel for padded rows, which a probe computes, from a library: on a machine that has not used it yet,
-    that takes a second."""
+def _read_kernels(like: torch.Tensor) -> None:
+    """Torch reads a kernel from its library where it is used for the first time. Those that probes and first passes compute
+    with take some tenths of a second, and that for padded rows a second on a machine that has not used it yet."""
     import torch
+    from torch.nn.functional import embedding, log_softmax, rms_norm, scaled_dot_product_attention
 
-    heads = torch.zeros((1, 1, 16, like.shape[-1]), device=like.device, dtype=like.dtype)
+    heads = torch.randn((1, 1, 16, like.shape[-1]), device=like.device, dtype=like.dtype)
     mask = torch.ones((1, 1, 16, 16), device=like.device, dtype=torch.bool)
-    torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+    scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+    rows, one = heads[0, 0], mask[0, 0, 0, :1].long()
+    rows = rms_norm(embedding(one, rows), rows.shape[1:], rows[0], 1e-6) + torch.cat([rows, rows])
+    rows.index_copy_(0, one, rows[one])
+    largest, best = rows.max(dim=-1)
+    best.where(largest.isfinite(), 0)
+    (log_softmax(rows.float(), dim=-1).cos().norm() <= 1).item()
 
 
 def head_size(config: Mapping[str, Any]) -> int:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mill.api.batching import describe, is_out_of_memory
 from mill.api.warnings import warn
+from mill.models import memory
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.slots import DecodingStep, Slots
 from mill.models.tokens.scores import on_device
@@ -82,6 +84,7 @@ class StepGraphs:
         """Logits of the tokens after the inputs; their argmax are the next inputs."""
         size = self._size
         if size not in self._graphs:
+            memory.empty_caches()  # while it is captured, torch can free nothing
             try:
                 self._graphs[size] = self._capture(size)
             except RuntimeError as error:
@@ -94,13 +97,39 @@ class StepGraphs:
         graph.replay()
         return logits[:count]
 
-    def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        """All graphs use the same memory: the results of one are read before another one runs."""
+    def capture_ahead(self) -> None:
+        """Capture the graphs of so many sequences and of fewer, as long as the device computes what was launched: later it
+        would wait for them."""
         import torch
 
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits = self._forward(size)
+        launched = torch.cuda.Event()
+        launched.record()
+        sizes = {min(self.most, graph_size(count)) for count in range(1, self._size + 1)}
+        for size in sorted(sizes - self._graphs.keys(), reverse=True):
+            if launched.query():
+                return
+            try:
+                self._graphs[size] = self._capture(size)
+            except RuntimeError:  # the step that needs it tries again
+                return
+
+    def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        """All graphs use the same memory: the results of one are read before another one runs. The context manager of torch
+        would wait for the device and free what the next prompts need."""
+        import torch
+
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            graph.capture_begin(*([] if self._pool is None else [self._pool]))
+            try:
+                logits = self._forward(size)
+            except BaseException:
+                with suppress(RuntimeError):  # which would hide why
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
         self._pool = graph.pool()
         return graph, logits
 

@@ -69,6 +69,15 @@ class Slots:
                 cache[target : target + length] = cache[source : source + length]
 
 
+def _wide(rows: torch.Tensor) -> torch.Tensor:
+    """The same rows as fewer and larger numbers, where CUDA allows it: its kernel copies one number at a time."""
+    import torch
+
+    widest = torch.complex128
+    fits = rows.is_cuda and rows[0].nbytes % widest.itemsize == 0
+    return rows.flatten(1).view(widest) if fits else rows
+
+
 @dataclass
 class Prefill(Pack):
     """A pack that also fills slots: `rows` are (first token of a slot, the segments whose keys it gets, in order)."""
@@ -82,7 +91,7 @@ class Prefill(Pack):
         layer = self.slots.layer(self.calls, k, v)
         source, target = self._copied(k.device)
         for cache, new in zip(layer, (k, v), strict=True):
-            cache.index_copy_(0, target, new.transpose(0, 1)[source])
+            _wide(cache).index_copy_(0, target, _wide(new.transpose(0, 1)[source]))
         for start, segment in self._segments():
             if segment not in self.bounds:  # but in an earlier pack
                 self.slots.put(self.calls, start, [self.cache[segment][self.calls]])

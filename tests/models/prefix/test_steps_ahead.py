@@ -47,6 +47,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             self.copies = True
 
     monkeypatch.setattr(StepGraphs, "step", step)
+    monkeypatch.setattr(StepGraphs, "capture_ahead", lambda _: None)
     monkeypatch.setattr("mill.models.prefix.engine.ContinuousDecoder", Copying)
     return steps
 
