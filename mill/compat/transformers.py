@@ -12,6 +12,8 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any
 
+from mill.compat.model_sources import quick_model_sources
+
 NEEDED = ("transformers.generation.utils", "transformers.modeling_utils", "transformers.processing_utils")
 AUDIO = ("torchaudio", "librosa", "soxr")  # for reading files, in transformers.audio_utils
 # sklearn is for one option of assisted decoding, scipy for losses of object detection.
@@ -31,7 +33,7 @@ def import_transformers() -> None:
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
     """Inside this context importing parts of transformers takes less time."""
-    with _hidden_packages(), _quick_versions():
+    with _hidden_packages(), _quick_versions(), quick_model_sources():
         yield
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mill.compat.model_sources import exports_of_end
 from mill.compat.transformers import Distributions
 
 pytest.importorskip("transformers")
@@ -67,6 +68,45 @@ def test_packages_for_audio_are_imported_when_they_are_used() -> None:
     pytest.importorskip("soxr")
     done = subprocess.run([sys.executable, "-c", AUDIO], capture_output=True, text=True)
     assert done.stdout == "imported\n", done.stderr
+
+
+SOURCES = """
+import json, sys
+if "quick" in sys.argv:
+    from mill.compat.transformers import import_transformers
+    import_transformers()
+import transformers, transformers.generation.utils
+from transformers.utils import import_utils
+names = {name: getattr(import_utils, name) for name in ("fetch__all__", "define_import_structure")}
+assert all(one.__module__ == import_utils.__name__ for one in names.values()), names
+found = [transformers, transformers.models, transformers.models.auto]
+exports = [{name: sorted(of) for name, of in one._import_structure.items()} for one in found]
+print(json.dumps(exports, sort_keys=True))
+"""
+
+
+def test_a_quick_import_finds_the_same_models() -> None:
+    quick, plain = (
+        subprocess.run([sys.executable, "-c", SOURCES, *how], capture_output=True, text=True) for how in (["quick"], [])
+    )
+    assert "LlamaForCausalLM" in plain.stdout, plain.stderr
+    assert quick.stdout == plain.stdout, quick.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import a\n\n__all__ = ['One', 'Two']\n", ["One", "Two"]),
+        ("__all__ = [\n    'One',\n]\n", ["One"]),
+        ("x = '__all__'\n__all__ = ['One']\n__all__ = ['Two']", ["Two"]),
+        ("def f():\n    __all__ = ['One']\n", []),
+        ("", []),
+    ],
+)
+def test_exports_are_those_of_the_last_line_that_names_them(source: str, names: list[str]) -> None:
+    from transformers.utils.import_utils import fetch__all__
+
+    assert exports_of_end(fetch__all__, source) == fetch__all__(source) == names
 
 
 def test_distributions_are_those_of_the_metadata() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.errors import ModelError
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf import TransformersModel, ahead
 from mill.models.hf.ahead import TokenizedAhead, first_part, is_plain
 from mill.models.prefix.trie import make_trie
@@ -133,4 +134,41 @@ def test_what_is_not_scored_by_its_text_alone_is_not_tokenized_ahead(tiny_model:
     assert not is_plain(Request(LOGLIKELIHOOD, "A", " B", options={"logprobs": 2}))
     model = hf(tiny_model)
     model.prepare_requests(GENERATE, [Request(GENERATE, "A")])
-    assert model._ahead is None
+    assert model._ahead is None and model._prompts_ahead is None
+
+
+def test_prompts_that_were_tokenized_while_weights_loaded_give_the_same_texts(
+    tiny_model: Path, in_parts: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenize, threads = Tokens.prompts, []
+
+    def noted(tokens: Tokens, requests: Any) -> Any:
+        threads.append(threading.current_thread() is not threading.main_thread())
+        return tokenize(tokens, requests)
+
+    monkeypatch.setattr(Tokens, "prompts", noted)
+    options = generation_options(max_gen_toks=6)
+    requests = [Request(GENERATE, f"{subject} {number}", options=options) for subject in SUBJECTS for number in range(4)]
+    wanted = [one.text for one in hf(tiny_model).generate_until(requests)]
+    for left, in_a_thread in (
+        (requests, [True]),
+        (requests[5:], [True]),
+        ([*requests, Request(GENERATE, "A", options=options)], [False, True]),
+    ):
+        threads.clear()
+        early = hf(tiny_model)
+        early.prepare_requests(GENERATE, requests)
+        prepared = early._prompts_ahead
+        found = dict(early.stream_responses(GENERATE, left))
+        assert prepared is not None and len(prepared._prompts.result()) == len(requests)
+        texts = {request: found[request].text for request in left}
+        assert [texts.get(one, wanted[index]) for index, one in enumerate(requests)] == wanted
+        assert sorted(threads) == in_a_thread
+
+
+def test_a_prompt_without_room_is_refused_when_it_was_tokenized_ahead(tiny_model: Path, in_parts: object) -> None:
+    model = hf(tiny_model)
+    requests = [Request(GENERATE, "the quick", options=generation_options(max_gen_toks=100_000))]
+    model.prepare_requests(GENERATE, requests)
+    with pytest.raises(ModelError, match="leaves no room for a prompt"):
+        list(model.stream_responses(GENERATE, requests))

@@ -75,3 +75,28 @@ def test_logits_that_are_not_numbers_are_no_answer(tiny_model: Path, ahead: list
     options = generation_options(max_gen_toks=3)
     (answer,) = model.generate_until([Request(GENERATE, f"the {token}", options=options)])
     assert ahead and "not numbers" in (answer.error or "")
+
+
+def test_answers_of_earlier_steps_are_given_before_a_failure(
+    tiny_model: Path, ahead: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu")
+    decoder = model.prefix_engine.decoder()
+    prompts = model.tokens.prompts(requests(sampled=False, equal=True))
+    wanted = {prompt: answer.text for prompt, answer in model.prefix_engine.decoder().run(prompts, 8)}
+    fill, filled = decoder._fill, []
+
+    def fails_later(sequences: Any, slots: Any) -> None:
+        filled.extend(sequences)
+        if len(filled) > 30:
+            raise RuntimeError("a failure of the device")
+        fill(sequences, slots)
+
+    monkeypatch.setattr(decoder, "_fill", fails_later)
+    found = {}
+    with pytest.raises(RuntimeError, match="a failure of the device"):
+        for prompt, answer in decoder.run(prompts, 8):
+            found[prompt] = answer.text
+    assert len(found) >= 16 and all(wanted[prompt] == text for prompt, text in found.items())
+    complete = [one.prompt for one in filled if one.complete]
+    assert set(found) == set(complete)
