@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,23 +28,23 @@ def quick_model_sources() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name, original in finder.originals.items():
-            setattr(sys.modules[READER], name, original)
+        for module, name, original in finder.replaced:
+            setattr(module, name, original)
 
 
-class _Finder(importlib.machinery.PathFinder):
+class _Finder(importlib.abc.MetaPathFinder):
     """Finds the module that reads sources, and replaces its functions as soon as it is imported: transformers itself is
     not imported by then, and calls them."""
 
     def __init__(self) -> None:
-        self.originals: dict[str, Any] = {}
+        self.replaced: list[tuple[ModuleType, str, Any]] = []
 
-    def find_spec(  # type: ignore[override]
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != READER:
             return None
-        spec = super().find_spec(fullname, path, target)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -57,7 +58,8 @@ class _Finder(importlib.machinery.PathFinder):
     def _replace(self, module: ModuleType) -> None:
         quick: dict[str, Callable[..., Any]] = {"fetch__all__": exports_of_end, "define_import_structure": of_folder}
         for name in quick.keys() & module.__dict__.keys():
-            self.originals[name] = original = module.__dict__[name]
+            original = module.__dict__[name]
+            self.replaced.append((module, name, original))
             setattr(module, name, functools.partial(quick[name], original))
 
 

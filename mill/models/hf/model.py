@@ -38,7 +38,7 @@ class TransformersModel(TransformersCheckpoint):
             return
         with phase(LOADING):
             self._import_packages(decodes=kind in DECODED)
-        if kind in DECODED and self._can_load_in_thread and not any(request.media for request in requests):
+        if kind == GENERATE and self._can_load_in_thread and not any(request.media for request in requests):
             self._prompts_ahead = PromptsAhead(self._start_tokens(), requests)
         started = self._ahead is not None and any(request in self._ahead for request in requests[:1])
         if all(map(is_plain, requests)) and not started:

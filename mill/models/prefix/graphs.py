@@ -51,6 +51,7 @@ class StepGraphs:
         self.failure = ""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._pool: Any = None
+        self._stream: Any = None  # one for all, as matrix products allocate memory for each
         self._size = 0
         # The graphs read their inputs here, one row for each field of StepInput.
         self._inputs = torch.ones((5, most), dtype=torch.long, device=model.device)
@@ -118,8 +119,9 @@ class StepGraphs:
         would wait for the device and free what the next prompts need."""
         import torch
 
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        self._stream = stream = self._stream or torch.cuda.Stream()
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             graph.capture_begin(*([] if self._pool is None else [self._pool]))
             try:
@@ -129,7 +131,7 @@ class StepGraphs:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         self._pool = graph.pool()
         return graph, logits
 

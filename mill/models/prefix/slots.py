@@ -70,12 +70,11 @@ class Slots:
 
 
 def _wide(rows: torch.Tensor) -> torch.Tensor:
-    """The same rows as fewer and larger numbers, where CUDA allows it: its kernel copies one number at a time."""
+    """The same rows as fewer and larger numbers, where that is possible: torch copies one number at a time."""
     import torch
 
-    widest = torch.complex128
-    fits = rows.is_cuda and rows[0].nbytes % widest.itemsize == 0
-    return rows.flatten(1).view(widest) if fits else rows
+    widest, row = torch.complex128, rows.flatten(1)
+    return row.view(widest) if row.shape[1] * row.element_size() % widest.itemsize == 0 else row
 
 
 @dataclass
