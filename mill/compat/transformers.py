@@ -21,7 +21,7 @@ UNUSED = ("sklearn", "scipy", *AUDIO)
 
 
 def import_transformers() -> None:
-    """Import what loading a model needs, in three quarters of the time. Where it is imported already, no package is hidden:
+    """Import what loading a model needs, in three fifths of the time. Where it is imported already, no package is hidden:
     another thread may import one of them."""
     if all(name in sys.modules for name in NEEDED):
         return

@@ -1,4 +1,4 @@
-"""Sequences in decoding: where each stands in the KV cache, and its answer when it is complete."""
+"""Sequences in decoding: the slot of each in the KV cache, and its answer when it is complete."""
 
 from __future__ import annotations
 
