@@ -46,13 +46,14 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+            loader, execute = spec.loader, spec.loader.exec_module
 
             def execute_and_replace(module: ModuleType) -> None:
+                del loader.exec_module
                 execute(module)
                 self._replace(module)
 
-            spec.loader.exec_module = execute_and_replace  # type: ignore[method-assign]
+            loader.exec_module = execute_and_replace  # type: ignore[method-assign]
         return spec
 
     def _replace(self, module: ModuleType) -> None:

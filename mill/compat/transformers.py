@@ -6,8 +6,9 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -18,6 +19,9 @@ NEEDED = ("transformers.generation.utils", "transformers.modeling_utils", "trans
 AUDIO = ("torchaudio", "librosa", "soxr")  # for reading files, in transformers.audio_utils
 # sklearn is for one option of assisted decoding, scipy for losses of object detection.
 UNUSED = ("sklearn", "scipy", *AUDIO)
+MISSING = "_object_missing_backend"  # of a lazy module: packages that each class or module lacks, such as "torch>=2.6"
+_VERSION = re.compile(r"[<>=!~ ]")
+_all_distributions = importlib.metadata.packages_distributions
 
 
 def import_transformers() -> None:
@@ -52,10 +56,23 @@ def _hidden_packages() -> Iterator[None]:
             clear = getattr(getattr(utils, f"is_{name}_available", None), "cache_clear", None)
             if clear is not None:
                 clear()
+        _uncover_classes({name for name in hidden if importlib.util.find_spec(name)})
         audio = sys.modules.get("transformers.audio_utils")
         for name in hidden:
             if audio is not None and name in AUDIO and not hasattr(audio, name) and importlib.util.find_spec(name):
                 setattr(audio, name, LazyPackage(name))
+
+
+def _uncover_classes(packages: Collection[str]) -> None:
+    """Transformers also remembers which classes need a package that is not installed, and replaces them by empty ones: from
+    now on not for these packages."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "transformers":
+            missing: dict[str, list[str]] = getattr(module, "__dict__", {}).get(MISSING, {})
+            for of, backends in list(missing.items()):
+                missing[of] = [one for one in backends if _VERSION.split(one)[0] not in packages]
+                if not missing[of]:
+                    del missing[of]
 
 
 class LazyPackage(ModuleType):
@@ -70,6 +87,9 @@ def _quick_versions() -> Iterator[None]:
     """Inside this context the distributions of packages are found when they are needed: transformers reads the metadata of
     all installed ones when it is imported."""
     original = importlib.metadata.packages_distributions
+    if original is Distributions:  # in another thread, which restores it
+        yield
+        return
     importlib.metadata.packages_distributions = Distributions
     try:
         yield
@@ -89,7 +109,7 @@ class Distributions(Mapping[str, list[str]]):
 
     @cached_property
     def _all(self) -> Mapping[str, list[str]]:
-        return importlib.metadata.packages_distributions()
+        return _all_distributions()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all)

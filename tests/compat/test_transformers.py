@@ -109,6 +109,43 @@ def test_exports_are_those_of_the_last_line_that_names_them(source: str, names: 
     assert exports_of_end(fetch__all__, source) == fetch__all__(source) == names
 
 
+INSTALLED = """
+import sys, threading, importlib.metadata
+everything = importlib.metadata.packages_distributions
+from mill.compat.transformers import import_transformers, quick_imports
+threads = [threading.Thread(target=import_transformers) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert importlib.metadata.packages_distributions is everything
+import transformers
+from transformers.utils import import_utils
+assert import_utils.is_librosa_available()
+assert import_utils.PACKAGE_DISTRIBUTION_MAPPING["flash_attn"] == ["flash-attn"]
+missing = [backends for backends in transformers._object_missing_backend.values() if "librosa" in backends]
+assert not missing, missing
+with quick_imports():
+    assert importlib.metadata.packages_distributions()["PIL"] == everything()["PIL"]
+    assert importlib.metadata.packages_distributions().get("no_such_package") is None
+print("imported")
+"""
+
+
+def test_packages_of_another_name_and_classes_that_need_hidden_ones_are_found_by_all_threads(tmp_path: Path) -> None:
+    for name, distribution in {"flash_attn": "flash-attn", "librosa": "librosa", "torchaudio": "torchaudio"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('__version__ = "2.8.3"\n')
+        metadata = tmp_path / f"{distribution.replace('-', '_')}-2.8.3.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 2.8.3\n")
+        (metadata / "top_level.txt").write_text(f"{name}\n")
+    (tmp_path / "torchao").mkdir()  # a folder without a distribution
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{INSTALLED}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "imported\n", done.stderr
+
+
 def test_distributions_are_those_of_the_metadata() -> None:
     found, wanted = Distributions(), importlib.metadata.packages_distributions()
     for package in ("torch", "transformers", "yaml", "PIL", "numpy"):
