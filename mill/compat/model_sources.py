@@ -18,7 +18,8 @@ EXPORTS = "__all__"
 
 @contextlib.contextmanager
 def quick_model_sources() -> Iterator[None]:
-    """Inside this context they are read once, from the line that names the exports on. The result is the same."""
+    """Inside this context each source is read once, and parsed from the line that names its exports. The result is the
+    same."""
     if READER in sys.modules:
         yield
         return

@@ -1,7 +1,8 @@
 """Parts of transformers' layers by one kernel each, inside a context: rotary embeddings, gated MLPs and projections on CUDA.
 On a CPU gated MLPs allocate less.
 
-Nothing is assumed of a model's code. A part is replaced only where a probe gives the same values both ways.
+Nothing is assumed of a model's code. A part is replaced only where a probe gives the same values both ways; projections,
+which are the same products, where the model computes with them.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class StepGraphs:
         return logits[:count]
 
     def capture_ahead(self) -> None:
-        """Capture the graphs of so many sequences and of fewer, as long as the device computes what was launched: later it
-        would wait for them."""
+        """Capture the graph of the current inputs, and those of fewer sequences, as long as the device computes what was
+        launched: later it would wait for them."""
         import torch
 
         launched = torch.cuda.Event()
