@@ -1,6 +1,6 @@
 """`python -m mill`."""
 
-from mill.cli.main import main
+from mill.cli.start import main
 
 if __name__ == "__main__":
     main()

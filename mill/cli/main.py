@@ -23,6 +23,7 @@ from mill.cli.exit import end_process
 from mill.cli.hide_keys import restart_without_keys
 from mill.cli.interrupts import interrupt_on_sigterm
 from mill.cli.output import OutputError, discard_output, open_output
+from mill.cli.start import INTERRUPTED
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -52,7 +53,7 @@ _POSITIONAL = {
     "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",
 }
 _CHAT_TEMPLATE = ("apply_chat_template", "use_chat_template")
-INTERRUPTED, TERMINATED = 130, 143  # 128 plus the signal's number, as in shells
+TERMINATED = 143  # 128 plus the signal's number, as in shells
 
 
 class ClosedPipe(Exception):
@@ -115,7 +116,7 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The entry point of `mill` and `infer-check`. SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
+    """Run the command line and end the process. SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
     gc.set_threshold(100_000, 20, 100)  # samples and requests live until the end: looking for garbage finds none
     terminated = interrupt_on_sigterm()
     open_output()

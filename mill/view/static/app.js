@@ -2,7 +2,7 @@
 import { counted, go, href, html, source, useKeys, useRoute, visible } from "./lib.js";
 import { Failure, Waiting } from "./parts.js";
 import { render } from "./vendor/preact.mjs";
-import { useEffect, useErrorBoundary, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useErrorBoundary, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
 import { Checks } from "./screens/checks.js";
 import { Compare } from "./screens/compare.js";
 import { Load } from "./screens/load.js";
@@ -93,7 +93,7 @@ const App = () => {
   });
   const Screen = Object.hasOwn(SCREENS, route.screen) ? SCREENS[route.screen] : null;
   const section = WITHIN[route.screen] || route.screen;
-  useEffect(() => {
+  useLayoutEffect(() => { // later it would take the focus from a field that a person has entered
     document.title = `mill: ${NAVIGATION.find(([name]) => name === section)?.[1] || "view"}`;
     main.current?.focus({ preventScroll: true });
     scrollTo(0, 0);

@@ -32,7 +32,7 @@ export const setParams = (changes) => {
 
 export const useRoute = () => {
   const [route, set] = useState(readRoute);
-  useEffect(() => {
+  useLayoutEffect(() => { // a link may be followed as soon as the page is seen
     const update = () => set(readRoute());
     addEventListener("hashchange", update);
     return () => removeEventListener("hashchange", update);

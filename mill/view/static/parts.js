@@ -1,6 +1,6 @@
 // Elements that several screens use.
 import { html, number, plain, setParams, useKeys, visible, words, counted } from "./lib.js";
-import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
 
 export const Failure = ({ text }) => html`<p class="failure" role="alert">${visible(text)}</p>`;
 
@@ -52,17 +52,24 @@ export const Choice = ({ label, value, options, onChange, all }) => html`<label>
     })}
   </select></label>`;
 
-// A field that reports what was typed once the person pauses.
+// A field that reports what was typed once the person pauses. What it reported comes back as `value`, perhaps after more was
+// typed; only another value replaces the text.
 export const Search = ({ value, onChange, label = "Search", placeholder = "words in prompts and answers" }) => {
   const [text, set] = useState(value || "");
-  const timer = useRef(0), field = useRef(null);
-  useEffect(() => set(value || ""), [value]);
+  const timer = useRef(0), field = useRef(null), reported = useRef(value || "");
+  useLayoutEffect(() => {
+    if ((value || "") === reported.current) return;
+    clearTimeout(timer.current);
+    reported.current = value || "";
+    set(reported.current);
+  }, [value]);
+  useEffect(() => () => clearTimeout(timer.current), []); // the next screen has other filters
   useKeys({ "/": () => field.current?.focus() });
   const type = (event) => {
     const typed = event.target.value;
     set(typed);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => onChange(typed), 250);
+    timer.current = setTimeout(() => { reported.current = typed; onChange(typed); }, 250);
   };
   return html`<label>${label}<input type="search" ref=${field} value=${text} onInput=${type} placeholder=${placeholder} maxlength="200" /></label>`;
 };
