@@ -53,7 +53,8 @@ demo: fetch
 check: lint
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "$(QUICK)"
 
-test: $(VENV)/dev
+# Environments are installed beside each other: most of that is one process that unpacks files.
+test:
 	$(MAKE) -j 4 lint engines programs audit
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 
@@ -86,7 +87,7 @@ $(ENGINE_DIR)/vllm/ready:
 	touch $@
 
 # Its interpreter runs mill's kernels without a GPU.
-$(ENGINE_DIR)/triton/ready: | $(VENV)/core
+$(ENGINE_DIR)/triton/ready: | $(VENV)/dev
 	$(BIN)/python -m pip install -q --no-deps --target $(ENGINE_DIR)/triton triton==3.9.0
 	touch $@
 
@@ -115,10 +116,10 @@ $(ENGINE_DIR)/readers/ready:
 	$(ENGINE_DIR)/readers/bin/python -m pip install -q --no-deps --ignore-requires-python every_eval_ever==0.3.0
 	touch $@
 
-engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch
+engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch $(VENV)/dev
 	$(BIN)/python scripts/convert_demo_model.py $(DEMO)/model
 
-test-engines: engines $(VENV)/dev
+test-engines: engines
 	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/engines
 
 # The fuzzers of the tests with twenty times as many cases.

@@ -26,6 +26,7 @@ from mill.models.spec.remote_code import announce_remote_code
 
 _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 GENERATION_CONFIG = "generation_config.json"
+MOST_LAYERS = 10_000
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -127,7 +128,19 @@ def load_config(source: Source, *, trust_remote_code: bool) -> Any:
     with quick_imports():
         from transformers import AutoConfig
 
-    return _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
+    config = _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
+    _check_numbers(source, config)
+    return config
+
+
+def _check_numbers(source: Source, config: Any) -> None:
+    """Those that transformers does not check, and that would end in an unclear error, or in layers made for hours."""
+    text = config.get_text_config()
+    layers, window = (getattr(text, name, None) for name in ("num_hidden_layers", "sliding_window"))
+    if isinstance(layers, int) and not 0 <= layers <= MOST_LAYERS:
+        raise ModelError(f"num_hidden_layers of {source.name} is {layers}, not a number from 0 to {MOST_LAYERS:,}")
+    if not isinstance(window, int | None):
+        raise ModelError(f"sliding_window of {source.name} is {window!r}, not a whole number")
 
 
 def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:

@@ -76,7 +76,8 @@ def _locate(path: str, revision: str | None, name: str) -> str | None:
 
 
 def _targets(auto_map: Any) -> list[str]:
-    """The classes in an auto_map: a mapping whose values may be lists with gaps, or such a list itself."""
-    values = auto_map.values() if isinstance(auto_map, Mapping) else (auto_map or ())
+    """The classes in an auto_map: a mapping whose values may be lists with gaps, or such a list itself. Transformers refuses
+    anything else."""
+    values = auto_map.values() if isinstance(auto_map, Mapping) else auto_map if isinstance(auto_map, list) else ()
     flat = [part for value in values for part in (value if isinstance(value, (list, tuple)) else [value])]
     return [part for part in flat if isinstance(part, str)]

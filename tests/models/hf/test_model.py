@@ -376,6 +376,25 @@ def test_a_model_that_the_hub_does_not_have_is_one_line() -> None:
         open_model("nobody/nothing").identity()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers of {} is 1000000000, not a number from 0 to 10,000"),
+        ("num_hidden_layers", -1, "num_hidden_layers of {} is -1, not"),
+        ("sliding_window", "x", "sliding_window of {} is 'x', not a whole number"),
+        ("auto_map", 3, "cannot load the config of {}: TypeError"),
+    ],
+)
+def test_values_of_a_config_that_transformers_does_not_check(
+    tiny_model: Path, tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "changed")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    with pytest.raises(ModelError, match=message.format("changed")):
+        _ = open_model(f"hf[path={folder}]").config
+
+
 def test_a_folder_without_config_and_a_damaged_one_are_one_line(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"empty has no config\.json"):
