@@ -392,7 +392,7 @@ def test_values_of_a_config_that_transformers_does_not_check(
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, name: value}))
     with pytest.raises(ModelError, match=message.format("changed")):
-        _ = open_model(f"hf[path={folder}]").config
+        _ = hf(folder).config
 
 
 def test_a_folder_without_config_and_a_damaged_one_are_one_line(tiny_model: Path, tmp_path: Path) -> None:
