@@ -21,6 +21,8 @@ class TokenCount:
 
     planned: int = 0
     computed: int = 0
+    prompts: int = 0
+    """Computed tokens of prompts whose answers are generated, which take most of the time."""
 
 
 class Progress:

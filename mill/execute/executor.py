@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from mill.api.batching import WINDOW, Completed
 from mill.api.errors import MillError
+from mill.api.model import TEXT_KINDS
 from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
@@ -46,6 +47,12 @@ class Tally:
     """Those of the output tokens that are reasoning, as far as engines count them."""
     answering_s: float = 0.0
     """Seconds that the model computed, without loading."""
+    scored: int = 0
+    """Those of the computed requests for which no text is generated."""
+    scored_tokens: int = 0
+    """Those of the output tokens that were given, and scored."""
+    scoring_s: float = 0.0
+    """Those of the answering seconds in which no text was generated."""
     computed_tokens: int = 0
     """Tokens of forward passes over prompts, those of shared prefixes once; 0 where they are not known."""
 
@@ -132,14 +139,23 @@ class Executor:
         self.backend.load()
         with self._progress(kind, len(requests)) as progress:
             while count:
-                with self._window(left[:count]):
-                    started = time.perf_counter()
+                with self._window(left[:count]), self._counted(kind):
                     self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
-                    self.tally.answering_s += time.perf_counter() - started
-                if (tokens := self.backend.token_count()) is not None:
-                    self.tally.computed_tokens += tokens.computed
                 left = [request for request in left if request.key not in responses]
                 count = self._fitting(left)
+
+    @contextlib.contextmanager
+    def _counted(self, kind: str) -> Iterator[None]:
+        """Count what is computed inside, also where that is interrupted."""
+        started, before = time.perf_counter(), self.backend.token_count()
+        try:
+            yield
+        finally:
+            seconds, tokens = time.perf_counter() - started, self.backend.token_count()
+            self.tally.answering_s += seconds
+            self.tally.scoring_s += 0.0 if kind in TEXT_KINDS else seconds
+            if tokens is not None and tokens is not before:  # one that the stream has made
+                self.tally.computed_tokens += tokens.computed + tokens.prompts
 
     def _fitting(self, requests: Sequence[Request]) -> int:
         """How many of the requests, from the first on, are sent next: all of them, or what the budget has room for."""
@@ -181,4 +197,7 @@ class Executor:
         self.tally.failed += response.failed
         self.tally.prompt_tokens += response.prompt_tokens or 0
         self.tally.output_tokens += response.output_tokens or 0
+        if request.kind not in TEXT_KINDS:
+            self.tally.scored += 1
+            self.tally.scored_tokens += response.output_tokens or 0
         self.tally.reasoning_tokens += response.reasoning_tokens or 0

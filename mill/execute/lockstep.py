@@ -6,7 +6,6 @@ A rank that has fewer gets copies of a request as padding. Their responses are c
 from __future__ import annotations
 
 import ast
-import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
@@ -49,12 +48,10 @@ class LockStepExecutor(Executor):
     def _compute_window(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         padding = self._padding(kind, requests)
         self.backend.load()
-        with self._progress(kind, len(requests)) as progress, self._window(requests):
-            started = time.perf_counter()
+        with self._progress(kind, len(requests)) as progress, self._window(requests), self._counted(kind):
             stream = self.backend.stream(kind, [*requests, *padding])
             self._record_all(_without_padding(stream), responses, progress)
             self.model.synchronize()
-            self.tally.answering_s += time.perf_counter() - started
         self.tally.padded += len(padding)
 
     def _fitting_together(self, left: list[Request]) -> int | None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from mill.execute.executor import Tally
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.decisions import describe_decision
@@ -27,9 +28,7 @@ def print_outcome(outcome: Outcome) -> None:
     if tally.requested:
         requests = "request" if tally.computed == 1 else "requests"
         done = f"{tally.computed} {requests} computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
-        reasoning = f" ({tally.reasoning_tokens:,} of them reasoning)" if tally.reasoning_tokens else ""
-        counts = f"; {tally.prompt_tokens:,} prompt and {tally.output_tokens:,} output tokens{reasoning}"
-        tokens = counts if tally.prompt_tokens else ""
+        tokens = f"; {_shown_tokens(tally)}" if tally.prompt_tokens else ""
         padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)
     if outcome.spent:
@@ -38,6 +37,16 @@ def print_outcome(outcome: Outcome) -> None:
         hint = "the same command with a larger budget continues"
         out.print(f"{outcome.stopped}; {hint}", markup=False, soft_wrap=True)
     out.print(f"results: {outcome.folder.path}", markup=False, soft_wrap=True)
+
+
+def _shown_tokens(tally: Tally) -> str:
+    """Tokens of prompts, of answers that were given and scored, and of answers that were generated."""
+    generated = tally.output_tokens - tally.scored_tokens
+    counts = [f"{tally.prompt_tokens:,} prompt"]
+    counts += [f"{tally.scored_tokens:,} scored"] if tally.scored_tokens else []
+    counts += [f"{generated:,} output"] if generated or not tally.scored_tokens else []
+    reasoning = f" ({tally.reasoning_tokens:,} of them reasoning)" if tally.reasoning_tokens else ""
+    return f"{', '.join(counts[:-1])} and {counts[-1]} tokens{reasoning}"
 
 
 def score_table(tasks: Iterable[TaskResult], benchmarks: Iterable[BenchmarkResult], between: str) -> list[list[str]]:

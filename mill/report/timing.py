@@ -34,11 +34,18 @@ def print_timing(sessions: Sequence[SessionEntry]) -> None:
 def timing_lines(session: SessionEntry, sessions: Sequence[SessionEntry]) -> list[str]:
     """What the phases do not say."""
     lines = []
-    requested = session.prompt_tokens + session.output_tokens - session.computed  # the last token of a row is not computed
-    scored = DECODING not in session.timing  # the tokens of prompts and answers that are generated are not counted
-    if scored and session.computed_tokens and requested >= session.computed_tokens:
+    if session.computed_tokens and (requested := _requested_tokens(session)) >= session.computed_tokens:
         saved = f"{1 - session.computed_tokens / requested:.0%} saved by sharing prefixes"
-        lines.append(f"{session.computed_tokens:,} tokens computed of {requested:,} in all requests: {saved}")
+        what = (
+            "tokens"
+            if DECODING not in session.timing
+            else "tokens of prompts and choices"
+            if session.scored
+            else "tokens of prompts"
+        )
+        lines.append(f"{session.computed_tokens:,} {what} computed of {requested:,} in all requests: {saved}")
+    if generated := session.output_tokens - session.scored_tokens if session.computed > session.scored >= 0 else 0:
+        lines.append(f"{generated:,} tokens generated")
     lines += [f"{stage}: {path}" for stage, path in session.paths.items()]
     rate = _rate(session)
     if rate is not None and session.device is not None:
@@ -48,6 +55,16 @@ def timing_lines(session: SessionEntry, sessions: Sequence[SessionEntry]) -> lis
     if len(sessions) > 1:
         lines.append(f"session {sessions.index(session) + 1} of {len(sessions)} of this run; --format json has all")
     return lines
+
+
+def _requested_tokens(session: SessionEntry) -> int:
+    """Those of all requests but the last of each, which is scored, or the first step of decoding; 0 where unknown."""
+    if session.scored >= 0:
+        return session.prompt_tokens + session.scored_tokens - session.computed
+    generated = (
+        DECODING in session.timing
+    )  # an older version counted neither prompts of these nor which tokens were generated
+    return 0 if generated else session.prompt_tokens + session.output_tokens - session.computed
 
 
 def _rate(session: SessionEntry) -> float | None:

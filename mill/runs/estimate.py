@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mill.api.budget import TokenUsage, most_output
@@ -16,18 +16,21 @@ from mill.execute.prompt_lengths import TOKENS_PER_CHARACTER
 from mill.runs.evaluate import Run
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.ledger import spent_so_far
-from mill.runs.schema import Manifest
+from mill.runs.schema import Manifest, SessionEntry
 
 
 @dataclass(frozen=True)
 class EarlierRates:
-    """What a request of an earlier run of the same model took on average."""
+    """What requests of an earlier run of the same model took on average: those that were scored, and those for which text
+    was generated."""
 
     run: Path
     requests: int
     prompt_tokens: float
     output_tokens: float
-    seconds: float
+    """Of a generated text."""
+    scoring_s: float
+    generating_s: float
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,17 @@ def estimate(run: Run, todo: Sequence[Request], counted: int | None, samples: in
     elif prompt is None:
         characters = sum(len(request.text) + len(request.continuation) for request in todo)
         prompt = round(characters * TOKENS_PER_CHARACTER)
+    generated = sum(most_output(request) > 0 for request in todo)
+    seconds = None
     if rates is not None:
-        output = min(output, round(rates.output_tokens * sum(most_output(request) > 0 for request in todo)))
+        output = min(output, round(rates.output_tokens * generated))
+        seconds = rates.generating_s * generated + rates.scoring_s * (len(todo) - generated)
     usage = TokenUsage(prompt, output)
     return RunEstimate(
         usage,
         exact_prompt=counted is not None,
         without_media=counted is None and rates is None and any(request.media for request in todo),
-        seconds=None if rates is None else rates.seconds * len(todo),
+        seconds=seconds,
         cost=None if price is None else price.most(usage),
         rates=rates,
         samples=samples,
@@ -86,9 +92,8 @@ def reach(run: Run, expected: RunEstimate) -> float:
 
 
 def earlier_rates(run: Run, todo: Sequence[Request]) -> EarlierRates | None:
-    """Those of the same run, else of the run of this model with the most tasks in common; None where there is none. Runs of
-    other types of tasks say nothing: a text takes longer than a score. Nor does a mean over texts and scores, unless the
-    requests `todo` are a mixture of the same tasks."""
+    """Those of the same run, else of the run of this model with the most tasks in common; None where there is none. A run
+    that only scored says nothing about texts, nor one that only generated about scores: a text takes longer."""
     types = {plan.task.task_type.value for plan in run.plans}
     names = {plan.task.name for plan in run.plans}
     generates = {most_output(request) > 0 for request in todo}
@@ -97,10 +102,7 @@ def earlier_rates(run: Run, todo: Sequence[Request]) -> EarlierRates | None:
         manifest = _manifest(path)
         if manifest is None or not types & {task.task_type for task in manifest.tasks.values()}:
             continue
-        generated = {task.task_type == TaskType.GENERATIVE_QA for task in manifest.tasks.values()}
-        if generated != generates or (len(generates) > 1 and names != set(manifest.tasks)):
-            continue
-        rates = _rates(path, manifest)
+        rates = _rates(path, manifest, generates)
         if rates is not None:
             found.append((path == run.folder.path, len(names & set(manifest.tasks)), rates.requests, rates))
     return max(found, key=lambda one: one[:3])[3] if found else None
@@ -114,15 +116,32 @@ def _manifest(path: Path) -> Manifest | None:
         return None
 
 
-def _rates(path: Path, manifest: Manifest) -> EarlierRates | None:
-    sessions = [session for session in manifest.sessions if session.computed]
-    requests = sum(session.computed for session in sessions)
-    if not requests:
+def _rates(path: Path, manifest: Manifest, generates: Collection[bool]) -> EarlierRates | None:
+    """None where the run has no requests of one of the kinds, with text or without it."""
+    sessions = [split for one in manifest.sessions if one.computed and (split := _split(one, manifest)) is not None]
+    requests, scored = (sum(getattr(one, name) for one in sessions) for name in ("computed", "scored"))
+    generated = requests - scored
+    if not requests or (True in generates and not generated) or (False in generates and not scored):
         return None
+    seconds, scoring_s = (sum(getattr(one, name) for one in sessions) for name in ("answering_s", "scoring_s"))
+    output = sum(one.output_tokens - one.scored_tokens for one in sessions)
     return EarlierRates(
         path,
         requests,
-        prompt_tokens=sum(session.prompt_tokens for session in sessions) / requests,
-        output_tokens=sum(session.output_tokens for session in sessions) / requests,
-        seconds=sum(session.answering_s for session in sessions) / requests,
+        prompt_tokens=sum(one.prompt_tokens for one in sessions) / requests,
+        output_tokens=output / max(1, generated),
+        scoring_s=scoring_s / max(1, scored),
+        generating_s=(seconds - scoring_s) / max(1, generated),
     )
+
+
+def _split(session: SessionEntry, manifest: Manifest) -> SessionEntry | None:
+    """A session with the counts of what was scored. One of an older version has them where its tasks are of one kind."""
+    if session.scored >= 0:
+        return session
+    generated = {task.task_type == TaskType.GENERATIVE_QA for task in manifest.tasks.values()}
+    if len(generated) > 1:
+        return None
+    if True in generated:
+        return replace(session, scored=0)
+    return replace(session, scored=session.computed, scored_tokens=session.output_tokens, scoring_s=session.answering_s)

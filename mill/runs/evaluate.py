@@ -289,7 +289,11 @@ class Run:
                 warnings=backend.warnings(),
                 paths=backend.execution_paths(),
                 device=backend.compute_device(),
+                timing=None if ended in FINISHED else self._timing(),
             )
+
+    def _timing(self) -> dict[str, float]:
+        return add_seconds(self.seconds_before, take_seconds())
 
     def _refuse_removed(self) -> None:
         """A folder that was removed during the run is not made again: it would look like a run without responses."""
@@ -329,7 +333,7 @@ class Run:
         scored = scored or {}
         with phase(WRITING):
             self._refuse_removed()
-            session.write_timing(self.folder, add_seconds(self.seconds_before, take_seconds()))
+            session.write_timing(self.folder, self._timing())
         return Outcome(
             self.model.model_name,
             self.folder,

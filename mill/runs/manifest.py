@@ -114,8 +114,10 @@ class Session:
         warnings: Sequence[str] = (),
         paths: Mapping[str, str],
         device: ComputeDevice | None = None,
+        timing: Mapping[str, float] | None = None,
     ) -> None:
-        """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed."""
+        """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed. `timing` are
+        the seconds of each phase, where no scores follow."""
         known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
         self._entry = {
             "id": self.name,
@@ -130,13 +132,18 @@ class Session:
             "warnings": list(warnings),
             "paths": dict(paths),
             **({"device": asdict(device)} if device is not None else {}),
+            **({"timing": _rounded(timing)} if timing is not None else {}),
         }
         publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
 
     def write_timing(self, folder: RunFolder, seconds: Mapping[str, float]) -> None:
         """Add the seconds of each phase, once the scores are written."""
-        self._entry["timing"] = {name: round(value, 3) for name, value in seconds.items()}
+        self._entry["timing"] = _rounded(seconds)
         publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 3) for name, value in seconds.items()}
 
 
 def shown_command(argv: Sequence[str]) -> str:

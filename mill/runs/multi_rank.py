@@ -116,7 +116,8 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
     """Counts add up; ranks work at the same time, so the longest time counts."""
     given = list(tallies)
     sums = {field.name: sum(tally[field.name] for tally in given) for field in fields(Tally)}
-    return Tally(**{**sums, "answering_s": max(tally["answering_s"] for tally in given)})
+    longest = {name: max(tally[name] for tally in given) for name in ("answering_s", "scoring_s")}
+    return Tally(**{**sums, **longest})
 
 
 def _lines(states: Iterable[SampleState]) -> Iterable[str]:

@@ -109,6 +109,8 @@ class TaskEntry:
 
 @dataclass
 class SessionEntry(Tally):
+    scored: int = -1
+    """-1 where an older version did not count them."""
     id: str = ""
     order: int = 0
     started: str = "-"

@@ -242,6 +242,7 @@ class TransformersCheckpoint(MediaModel):
             model_type=str(getattr(text_config, "model_type", "")),
             chat=self.use_chat_template,
             processor=self.processor if self.multimodal else None,
+            in_pieces=not self.exact,
         )
 
     def _counting_tokens(self, requests: Sequence[Request]) -> Tokens:

@@ -43,6 +43,10 @@ class FileTokenizer:
         return vocabulary
 
     @property
+    def backend_tokenizer(self) -> Any:
+        return self._tokenizer
+
+    @property
     def added_tokens_decoder(self) -> dict[int, Any]:
         added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         return added

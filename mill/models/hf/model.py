@@ -74,6 +74,12 @@ class TransformersModel(TransformersCheckpoint):
             return self._split_media(requests, self._generate_texts, self._generate_media)
         raise self._cannot(kind)
 
+    def _count(self) -> TokenCount:
+        """That of the stream in progress, which may have texts and media."""
+        if self.token_count is None:
+            self.token_count = TokenCount()
+        return self.token_count
+
     def _score_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         with_logprobs = [request for request in requests if request.options.get("logprobs")]
         if with_logprobs:
@@ -87,18 +93,23 @@ class TransformersModel(TransformersCheckpoint):
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(FORWARD):
-                return logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
+                scored = logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
+            count.computed += sum(unit.cost for unit in batch)
+            return scored
 
         def units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
-            return [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
+            found = [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
+            count.planned += sum(unit.cost for unit in found)
+            return found
 
+        count = self._count()
         self._paths.add(paths.SCORING, paths.PADDED, len(requests), "logprobs requested")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
         return self._score_pairs(requests, units, hook, limits)
 
     def _score_plain(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """In parts: while one is computed, a thread tokenizes the next."""
-        self.token_count = count = TokenCount()
+        count = self._count()
         parts, expected = self._parts(requests), 0
         for part, following in zip_longest(parts, parts[1:], fillvalue=()):
             fitting, rows, work, too_long = self._tokenized(part)
@@ -196,7 +207,7 @@ class TransformersModel(TransformersCheckpoint):
 
         left: list[MediaRow] = []
         self._starts(requests)
-        self.token_count = count = TokenCount()
+        count = self._count()
         shared = self.shared_media.score(
             self.media.rows(requests), batch_size=self.batch_size, healthy=self.canary is not None, count=count
         )
@@ -215,10 +226,13 @@ class TransformersModel(TransformersCheckpoint):
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
         self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
+        count = self._count()
+        count.planned += sum(unit.cost for unit in units)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(FORWARD):
                 answers = padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)
+            count.computed += sum(unit.cost for unit in batch)
             return [[answer] for answer in answers]
 
         return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
@@ -230,9 +244,10 @@ class TransformersModel(TransformersCheckpoint):
         prompts = ahead.prompts_of(requests) if ahead is not None else None
         if prompts is None:
             prompts = self.tokens.prompts(requests)
-        healthy = self.canary is not None
+        count = self._count()
         self._starts(requests)
-        for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy):
+        healthy = self.canary is not None
+        for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy, count=count):
             if isinstance(outcome, NotShared):
                 unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
                 groups.setdefault(options_text(prompt.request), []).append(unit)
@@ -245,6 +260,7 @@ class TransformersModel(TransformersCheckpoint):
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(DECODING):
                 answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
+            count.prompts += sum(len(unit.data.ids) - 1 for unit in batch)
             return [[answer] for answer in answers]
 
         for group in groups.values():
@@ -253,12 +269,17 @@ class TransformersModel(TransformersCheckpoint):
     def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             with phase(DECODING):
-                return [[response] for response in self.media.generate(self.model, rows, decoded, self._eos_ids)]
+                answers = self.media.generate(self.model, rows, decoded, self._eos_ids)
+            count.prompts += sum((response.prompt_tokens or 1) - 1 for response in answers)
+            return [[response] for response in answers]
 
         left: list[MediaRow] = []
+        count = self._count()
         self._starts(requests)
         rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
-        for row, outcome in self.shared_media.decode(rows, batch_size=self.batch_size, healthy=self.canary is not None):
+        for row, outcome in self.shared_media.decode(
+            rows, batch_size=self.batch_size, healthy=self.canary is not None, count=count
+        ):
             if isinstance(outcome, NotShared):
                 left.append(row)
                 self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)

@@ -72,7 +72,9 @@ class SharedMedia:
             for row, outcome in self.engine.score(list(scored), batch_size=batch_size, healthy=healthy, count=count):
                 yield scored[row], outcome
 
-    def decode(self, rows: Sequence[MediaRow], *, batch_size: int | None, healthy: bool) -> Iterator[Outcome]:
+    def decode(
+        self, rows: Sequence[MediaRow], *, batch_size: int | None, healthy: bool, count: TokenCount
+    ) -> Iterator[Outcome]:
         """Every row with its answer, or why it must be decoded in plain batches."""
         for group in self._groups(rows):
             prompts = {}
@@ -83,7 +85,7 @@ class SharedMedia:
                     yield one.row, NotShared("positions of its media exceed those of its text")
                 else:
                     prompts[self._prompt(one)] = one.row
-            for prompt, answer in self.engine.decode(list(prompts), batch_size=batch_size, healthy=healthy):
+            for prompt, answer in self.engine.decode(list(prompts), batch_size=batch_size, healthy=healthy, count=count):
                 yield prompts[prompt], answer if isinstance(answer, NotShared) else [answer]
 
     def _prompt(self, one: _Embedded) -> Prompt:

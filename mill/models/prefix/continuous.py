@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, phase
 from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, graph_size
@@ -46,11 +47,21 @@ class Step:
 
 class ContinuousDecoder:
     """Decodes prompts of any options and lengths. `tokens` is the capacity of the KV cache, `pass_tokens` the most tokens
-    of one forward pass."""
+    of one forward pass. `count` has the tokens so far."""
 
-    def __init__(self, model: Any, tokenizer: Any, eos_ids: list[int], *, tokens: int, pass_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        eos_ids: list[int],
+        *,
+        tokens: int,
+        pass_tokens: int,
+        count: TokenCount | None = None,
+    ) -> None:
         self.model, self.tokenizer, self.eos_ids = model, tokenizer, eos_ids
         self.tokens, self.pass_tokens = tokens, pass_tokens
+        self.count = count if count is not None else TokenCount()
         self.copies = model.device.type == "cuda"
         self.cache: SegmentCache = {}
         self.uses: Counter[Segment] = Counter()
@@ -216,6 +227,7 @@ class ContinuousDecoder:
         with attending(self.model, plan), model_inputs(self.model, plan) as inputs:
             one = on_device(torch.tensor([0]), self.model.device)  # only the keys and values are needed
             self.model(**inputs, logits_to_keep=one, use_cache=False)
+        self.count.prompts += sum(len(segment.tokens) for segment in pack)
 
     def _release(self, segments: Sequence[Segment]) -> None:
         """Drop segments from the cache that no sequence needs any more."""

@@ -75,9 +75,9 @@ class PrefixEngine:
             yield row, NotShared(self.disabled)
 
     def decode(
-        self, prompts: Sequence[Prompt], *, batch_size: int | None, healthy: bool
+        self, prompts: Sequence[Prompt], *, batch_size: int | None, healthy: bool, count: TokenCount | None = None
     ) -> Iterator[tuple[Prompt, Response | NotShared]]:
-        """Every prompt with its answer, or why it must be decoded in plain batches."""
+        """Every prompt with its answer, or why it must be decoded in plain batches. `count` has the tokens so far."""
         window = shortest_window(self.model.config.get_text_config())
         fitting: list[Prompt] = []
         for prompt in prompts:
@@ -86,7 +86,7 @@ class PrefixEngine:
             else:
                 fitting.append(prompt)
         make_current(self.model.device)
-        decoding = _Decoding(self, healthy)
+        decoding = _Decoding(self, healthy, count if count is not None else TokenCount())
         for group in self._groups(fitting):
             left = dict.fromkeys(group)
             try:
@@ -106,23 +106,25 @@ class PrefixEngine:
             groups.setdefault(length, []).append(prompt)
         return list(groups.values())
 
-    def decoder(self) -> ContinuousDecoder:
+    def decoder(self, count: TokenCount | None = None) -> ContinuousDecoder:
         pass_tokens = min(memory.scoring_tokens(self.model, logits_per_token=0.0), memory.MOST_PREFILL_TOKENS)
         tokens = memory.slot_tokens(self.model, pass_tokens)
-        return ContinuousDecoder(self.model, self.tokenizer, self.eos_ids, tokens=tokens, pass_tokens=pass_tokens)
+        return ContinuousDecoder(
+            self.model, self.tokenizer, self.eos_ids, tokens=tokens, pass_tokens=pass_tokens, count=count
+        )
 
 
 class _Decoding:
     """Continuous decoding that survives failures: with half as many sequences when memory runs out, with half of the prompts
     after another exception, until the prompt that raises it is alone."""
 
-    def __init__(self, engine: PrefixEngine, healthy: bool) -> None:
-        self.engine, self.healthy, self.failures = engine, healthy, 0
+    def __init__(self, engine: PrefixEngine, healthy: bool, count: TokenCount) -> None:
+        self.engine, self.healthy, self.count, self.failures = engine, healthy, count, 0
 
     def run(self, prompts: list[Prompt], most: int) -> Iterator[tuple[Prompt, Response | NotShared]]:
         left = dict.fromkeys(prompts)
         error: Exception | None = None
-        decoder = self.engine.decoder()
+        decoder = self.engine.decoder(self.count)
         try:
             for prompt, answer in decoder.run(prompts, most):
                 del left[prompt]

@@ -3,7 +3,8 @@
 A text is cut after a newline where a letter or digit follows. Tokenizers put a boundary there: no token of theirs contains
 both sides. Each piece is tokenized with the first character that follows it, since the token of a newline may depend on
 what follows, and that character's token is dropped. Whether this gives the tokens of the whole text is not assumed but
-tested: on the vocabulary, and on some texts of every list. A tokenizer that fails tokenizes whole texts from then on.
+tested: on the vocabulary, on the rules of the tokenizer, and on some texts of every list. A tokenizer that fails tokenizes
+whole texts from then on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
+
+from mill.models.tokens.split_rules import rules_are_local
 
 Encode = Callable[[list[str]], list[list[int]]]
 Piece = tuple[str, str]
@@ -40,9 +43,9 @@ _CROSSING = re.compile(r"[\nĊ][A-Za-z0-9]")  # Ċ is the newline of byte-level 
 class Pieces:
     """Token ids of texts by those of their pieces. `encode` tokenizes whole texts, as do lists shorter than `least`."""
 
-    def __init__(self, tokenizer: Any, encode: Encode, *, least: int = 2 * PROBED) -> None:
+    def __init__(self, tokenizer: Any, encode: Encode, *, least: int = 2 * PROBED, usable: bool = True) -> None:
         self._encode, self._least = encode, least
-        self.usable = can_cut(tokenizer)
+        self.usable = usable and can_cut(tokenizer)
         self._following: dict[str, int | None] = {"": None}
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -129,11 +132,14 @@ def split_tail(text: str) -> tuple[str, str]:
 
 
 def can_cut(tokenizer: Any) -> bool:
-    """Whether no token has a newline followed by a letter or digit, and no added token takes the space before it."""
+    """Whether no token has a newline followed by a letter or digit, no rule looks across that, and no added token takes
+    the space before it."""
     try:
         vocabulary = tokenizer.get_vocab()
         added = getattr(tokenizer, "added_tokens_decoder", {}).values()
         takes_space = any(token.lstrip and token.content[:1].isalnum() for token in added)
     except Exception:  # a tokenizer may be third-party code
         return False
-    return not takes_space and not any(_CROSSING.search(token) for token in vocabulary if isinstance(token, str))
+    if takes_space or not rules_are_local(tokenizer):
+        return False
+    return not any(_CROSSING.search(token) for token in vocabulary if isinstance(token, str))

@@ -58,7 +58,8 @@ class Prompt:
 class Tokens:
     """A tokenizer with the rules of scoring. `window` is the longest input of the model.
 
-    With a `processor`, the chat template is the processor's, which takes messages as lists of parts.
+    With a `processor`, the chat template is the processor's, which takes messages as lists of parts. `in_pieces` is whether
+    texts may be tokenized in pieces.
     """
 
     def __init__(
@@ -70,12 +71,13 @@ class Tokens:
         model_type: str = "",
         chat: bool = False,
         processor: Any = None,
+        in_pieces: bool = True,
     ) -> None:
         self.tokenizer, self.processor, self.window, self.chat = tokenizer, processor, window, chat
         self.bos: int | None = tokenizer.bos_token_id
         self.prefix: int | None = self.bos if self.bos is not None else tokenizer.eos_token_id
         self.adds_bos = self._detect_bos(model_type) if add_bos is None else add_bos
-        self._pieces = Pieces(tokenizer, self._encode)
+        self._pieces = Pieces(tokenizer, self._encode, usable=in_pieces)
 
     def _detect_bos(self, model_type: str) -> bool:
         """Whether the tokenizer starts texts with BOS. Gemma needs it, also where its files do not say so."""
