@@ -161,7 +161,7 @@ def run(argv: list[str]) -> int:
     except (ClosedPipe, BrokenPipeError):
         discard_output()
         return 0
-    except (Exception, SystemExit) as error:  # exit() of a library is no success of ours
+    except BaseException as error:  # exit() of a library is no success of ours, and a panic in Rust is no Exception
         from mill.api.batching import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)

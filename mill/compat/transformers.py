@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
 import re
 import sys
+import threading
 from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -22,40 +23,46 @@ UNUSED = ("sklearn", "scipy", *AUDIO)
 MISSING = "_object_missing_backend"  # of a lazy module: packages that each class or module lacks, such as "torch>=2.6"
 _VERSION = re.compile(r"[<>=!~ ]")
 _all_distributions = importlib.metadata.packages_distributions
+_importing = threading.RLock()
 
 
 def import_transformers() -> None:
     """Import what loading a model needs, in three fifths of the time. Where it is imported already, no package is hidden:
     another thread may import one of them."""
-    if all(name in sys.modules for name in NEEDED):
-        return
-    with quick_imports():
-        for name in NEEDED:
-            importlib.import_module(name)
+    with _importing:
+        if all(name in sys.modules for name in NEEDED):
+            return
+        with quick_imports():
+            for name in NEEDED:
+                importlib.import_module(name)
 
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Inside this context importing parts of transformers takes less time."""
-    with _hidden_packages(), _quick_versions(), quick_model_sources():
+    """Inside this context importing parts of transformers takes less time. One thread at a time: where several import
+    modules that import each other, Python may give one of them a module that is not complete."""
+    with _importing, _hidden_packages(), _quick_versions(), quick_model_sources():
         yield
+
+
+@functools.cache
+def _may_hide() -> bool:
+    """Not where the program imported transformers by itself: it may use those packages, in other threads too."""
+    return "transformers" not in sys.modules
 
 
 @contextlib.contextmanager
 def _hidden_packages() -> Iterator[None]:
     """Inside this context packages that mill does not use seem not to be installed, unless they are imported already."""
-    hidden = [name for name in UNUSED if name not in sys.modules]
+    hidden = [name for name in UNUSED if name not in sys.modules] if _may_hide() else []
     sys.modules |= dict.fromkeys(hidden)  # type: ignore[arg-type]
+    _forget_available(hidden)
     try:
         yield
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
-        utils = sys.modules.get("transformers.utils.import_utils")
-        for name in hidden:  # transformers remembers what is installed
-            clear = getattr(getattr(utils, f"is_{name}_available", None), "cache_clear", None)
-            if clear is not None:
-                clear()
+        _forget_available(hidden)
         _uncover_classes({name for name in hidden if importlib.util.find_spec(name)})
         audio = sys.modules.get("transformers.audio_utils")
         for name in hidden:
@@ -63,8 +70,17 @@ def _hidden_packages() -> Iterator[None]:
                 setattr(audio, name, LazyPackage(name))
 
 
+def _forget_available(packages: Collection[str]) -> None:
+    """Transformers remembers which packages are installed."""
+    utils = sys.modules.get("transformers.utils.import_utils")
+    for name in packages:
+        clear = getattr(getattr(utils, f"is_{name}_available", None), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
 def _uncover_classes(packages: Collection[str]) -> None:
-    """Transformers also remembers which classes need a package that is not installed, and replaces them by empty ones: from
+    """It also remembers which classes need a package that is not installed, and replaces them by empty ones: from
     now on not for these packages."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "transformers":
@@ -87,9 +103,6 @@ def _quick_versions() -> Iterator[None]:
     """Inside this context the distributions of packages are found when they are needed: transformers reads the metadata of
     all installed ones when it is imported."""
     original = importlib.metadata.packages_distributions
-    if original is Distributions:  # in another thread, which restores it
-        yield
-        return
     importlib.metadata.packages_distributions = Distributions
     try:
         yield
@@ -107,7 +120,7 @@ class Distributions(Mapping[str, list[str]]):
                 return [importlib.metadata.distribution(package).metadata["Name"]]
         return self._all[package]
 
-    @cached_property
+    @functools.cached_property
     def _all(self) -> Mapping[str, list[str]]:
         return _all_distributions()
 

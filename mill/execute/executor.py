@@ -16,7 +16,7 @@ from mill.api.model import TEXT_KINDS
 from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.timing import RECORDING, phase
+from mill.api.timing import LOADING, RECORDING, phase
 from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
 from mill.execute.budget import DIALOGS
@@ -136,7 +136,8 @@ class Executor:
         if not count:
             return
         self.backend.prepare_requests(kind, left[:count])
-        self.backend.load()
+        with phase(LOADING):
+            self.backend.load()
         with self._progress(kind, len(requests)) as progress:
             while count:
                 with self._window(left[:count]), self._counted(kind):

@@ -67,6 +67,8 @@ def _unanswered(plan: TaskPlan, todo: dict[str, Request]) -> int:
 def _estimate_line(run: Run, expected: RunEstimate) -> str:
     """One line about what the requests that are left will take."""
     usage, rates = expected.usage, expected.rates
+    if not expected.samples:
+        return f"nothing to compute with {run.model.model_name}: all responses are recorded"
     most = "at most" if rates is None and usage.output else "about"
     prompt = f"{'' if expected.exact_prompt else 'about '}{usage.prompt:,} input"
     output = f"{most} {usage.output:,} output tokens" if usage.output else "no output tokens"

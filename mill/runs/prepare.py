@@ -11,7 +11,7 @@ from mill.api.errors import RunError, SpecError
 from mill.api.model import MillModel, identity_of
 from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
-from mill.api.timing import HASHING, PLANNING, phase, take_seconds
+from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
 from mill.api.validate import convert
 from mill.execute.budget import JUDGE, MODEL
 from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
@@ -66,7 +66,8 @@ def prepare(
     if exact and takes_argument(resolved.backend, "exact"):
         resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
     addresses = addresses_of(resolved)
-    model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
+    with phase(LOADING):  # some backends import their packages
+        model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=batch_size)
     choice = choice or ExecutorChoice()
     model.start_hashing()
     model.ready(wait)

@@ -3,6 +3,7 @@ they do not have, such as those of a newer version, are ignored."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -173,4 +174,8 @@ def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[
 
 
 def read_response(data: Any, where: object) -> Response:
-    return Response.from_dict(checked(data, ResponseEntry, where))
+    """A NaN is no score: mill records the error instead."""
+    response = Response.from_dict(checked(data, ResponseEntry, where))
+    if response.score is not None and math.isnan(response.score):
+        raise RunError(f"the score of {where} is NaN")
+    return response

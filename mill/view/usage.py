@@ -81,7 +81,9 @@ def _histogram(values: Sequence[float]) -> list[dict[str, float]]:
     if not positive:
         return []
     low, high = math.log10(positive[0]), math.log10(positive[-1])
-    width = (high - low) / BINS or 1.0
+    if high - low < 1e-9:  # the samples of one batch
+        return [{"from": positive[0], "to": positive[-1], "n": len(positive)}]
+    width = (high - low) / BINS
     counts = [0] * BINS
     for value in positive:
         counts[min(BINS - 1, int((math.log10(value) - low) / width))] += 1

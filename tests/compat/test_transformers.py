@@ -53,6 +53,32 @@ def test_a_model_loads_without_unused_packages(tiny_model: Path) -> None:
     assert done.stdout == "loaded\n", done.stderr
 
 
+EARLIER = """
+import sys
+FIRST
+from mill.models.hf import TransformersModel
+TransformersModel(sys.argv[1], dtype="float32", device_map="cpu").load()
+print("loaded")
+"""
+MILL_FIRST = """
+from mill.compat.transformers import quick_imports
+with quick_imports():
+    from transformers import AutoConfig
+from transformers.utils import is_scipy_available
+assert is_scipy_available() and "transformers.modeling_utils" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize(
+    "first", ["from transformers import AutoTokenizer, AutoModelForCausalLM", MILL_FIRST], ids=["transformers", "mill"]
+)
+def test_a_model_loads_where_a_program_imported_parts_of_transformers(tiny_model: Path, first: str) -> None:
+    pytest.importorskip("scipy")
+    code = EARLIER.replace("FIRST", first)
+    done = subprocess.run([sys.executable, "-c", code, str(tiny_model)], capture_output=True, text=True)
+    assert done.stdout == "loaded\n", done.stderr
+
+
 AUDIO = """
 import sys
 from mill.compat.transformers import import_transformers

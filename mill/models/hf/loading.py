@@ -91,7 +91,8 @@ def locate(path: str, revision: str | None) -> Source:
         if not (expanded / "config.json").is_file():
             if len(ggufs) == 1:
                 return Source(str(expanded), gguf=ggufs[0].name, local=True)
-            raise ModelError(f"model folder {path} has no config.json")
+            run = ": it is the folder of a run, which `mill compare --runs A B` takes" if _is_run(expanded) else ""
+            raise ModelError(f"model folder {path} has no config.json{run}")
         if not any(any(expanded.glob(pattern)) for pattern in WEIGHTS):
             raise ModelError(f"model folder {path} has no weights: none of {', '.join(WEIGHTS)}")
         if (expanded / GENERATION_CONFIG).exists():  # which has stop tokens, and transformers ignores a damaged one
@@ -116,6 +117,10 @@ def _expanded(path: str) -> Path:
     if not path.strip():
         raise ModelError("the model path is empty: write hf[path=org/name]")
     return expanded
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file()
 
 
 def _is_gguf(file: Path) -> bool:

@@ -10,7 +10,7 @@ const Histogram = ({ bins, label, run }) => {
   return html`<figure class="chart"><figcaption>Time of an answer, ${visible(label)}</figcaption>
     <svg viewBox="0 0 440 150" role="img" aria-label=${`Histogram of ${counted(total, "answer")} from ${duration(bins[0].from)} to ${duration(bins.at(-1).to)}`}>
       ${bins.map((bin, at) => html`<rect class="column" x=${20 + at * 10} width="9" y=${120 - (110 * bin.n) / most} height=${(110 * bin.n) / most}><title>${duration(bin.from)} to ${duration(bin.to)}: ${number(bin.n)}</title></rect>`)}
-      <text class="tick" x="20" y="138">${duration(bins[0].from)}</text><text class="tick" x="220" y="138" text-anchor="middle">${duration(bins[Math.floor(bins.length / 2)].from)}</text><text class="tick" x="420" y="138" text-anchor="end">${duration(bins.at(-1).to)}</text></svg>
+      <text class="tick" x="20" y="138">${duration(bins[0].from)}</text>${bins.length > 1 && html`<text class="tick" x="220" y="138" text-anchor="middle">${duration(bins[Math.floor(bins.length / 2)].from)}</text><text class="tick" x="420" y="138" text-anchor="end">${duration(bins.at(-1).to)}</text>`}</svg>
     <a href=${href("samples", { run, sort: "seconds", desc: "1" })}>The slowest samples</a></figure>`;
 };
 
