@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,37 @@ from mill.runs.rescore import score_again
 from mill.runs.samples import SampleRecord
 
 TESTS = Path(__file__).parents[1]
+ALIKE = "the quick brown fox jumps over the lazy dog . what is the answer ?" + " it is 42" * 9
+WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "what", "is", "answer", "yes"]
+TEXTS_TASK = f"""
+from mill.api.registry import register_task
+from mill.api.request import GENERATE, Request
+from mill.api.task import Sample, Task, TaskType
+
+@register_task("begins_alike")
+class BeginsAlike(Task):
+    task_type, metrics = TaskType.GENERATIVE_QA, {{"length": "mean"}}
+    def samples(self):
+        return [Sample(word, {{"text": {ALIKE!r} + ' ' + word}}) for word in {WORDS!r}]
+    def requests(self, sample, settings):
+        return [Request(GENERATE, context=sample.doc["text"], options=settings.options(max_gen_toks=8))]
+    def target(self, sample):
+        return ""
+    def score(self, sample, responses):
+        return {{"length": float(len(responses[0].text or ""))}}
+"""
+STOPS = """
+from mill.api.registry import register_model
+from mill.models.hf import TransformersModel
+
+@register_model("stops")
+class Stops(TransformersModel):
+    def stream_responses(self, kind, requests):
+        for number, one in enumerate(super().stream_responses(kind, requests)):
+            if number == 5:
+                raise KeyboardInterrupt
+            yield one
+"""
 TOY = ("--task_paths", str(TESTS / "toy.py"))
 Show = Callable[..., str]
 
@@ -183,6 +215,42 @@ def test_timing_has_the_phases_of_the_last_session(show: Show, tiny_model: Path)
     (session,) = json.loads(show(folder, "--timing", "--format", "json"))
     assert sum(session["timing"].values()) >= session["seconds"] > session["timing"]["forward passes"] > 0
     assert 0 < session["computed_tokens"] < session["prompt_tokens"] + session["output_tokens"]
+
+
+def test_timing_counts_prompts_of_texts_too(show: Show, tiny_model: Path) -> None:
+    """All but the last token of each prompt, once where prompts begin alike."""
+    from transformers import AutoTokenizer
+
+    Path("texts.py").write_text(TEXTS_TASK)
+    spec = f"hf[path={tiny_model},dtype=float32]"
+    folder = evaluate(spec, "begins_alike,toy_choice", "--limit", "12", "--task_paths", f"texts.py,{TOY[1]}")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    begin, *prompts = (tokenizer(text)["input_ids"] for text in (ALIKE, *(f"{ALIKE} {word}" for word in WORDS)))
+    assert all(prompt[: len(begin)] == begin for prompt in prompts)
+    distinct = len(begin) + sum(len(prompt) - 1 - len(begin) for prompt in prompts)
+    (both,) = json.loads(show(folder, "--timing", "--format", "json"))
+    shutil.rmtree("out")
+    choices = evaluate(spec, "toy_choice", "--limit", "12", *TOY)
+    (scored,) = json.loads(show(choices, "--timing", "--format", "json"))
+    assert both["computed_tokens"] == scored["computed_tokens"] + distinct
+    assert both["scored"] == scored["scored"] == scored["computed"] == both["computed"] - 12
+    assert both["scored_tokens"] == scored["scored_tokens"] == scored["output_tokens"] < both["output_tokens"]
+    shutil.rmtree("out")
+    shown = show(evaluate(spec, "begins_alike", "--limit", "12", "--task_paths", "texts.py"), "--timing")
+    whole = sum(len(prompt) - 1 for prompt in prompts)
+    assert f"{distinct:,} tokens of prompts computed of {whole:,} in all requests" in shown and "tokens generated" in shown
+
+
+def test_an_interrupted_run_has_its_phases_and_counts(show: Show, tiny_model: Path) -> None:
+    Path("texts.py").write_text(TEXTS_TASK)
+    Path("stops.py").write_text(STOPS)
+    words = ["eval", f"stops[path={tiny_model},dtype=float32]", "toy_choice", "--task_paths", f"stops.py,{TOY[1]}"]
+    assert main([*words, "--output_dir", "out", "--quiet"]) == 130
+    (folder,) = find_runs(Path("out"))
+    (session,) = json.loads(show(folder, "--timing", "--format", "json"))
+    assert session["ended"] == "interrupted" and session["computed"] == 5 and session["computed_tokens"] > 0
+    assert session["timing"]["forward passes"] > 0 and session["answering_s"] == session["scoring_s"] > 0
+    assert "forward passes" in show(folder, "--timing")
 
 
 def test_a_run_without_phases_says_so(show: Show) -> None:

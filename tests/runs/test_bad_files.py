@@ -22,6 +22,21 @@ RESULT = {"name": "add", "output": "3", "outcome": "ok"}
 FIRST = ("responses", 0, 0)
 
 
+@pytest.mark.parametrize("spelled", ["NaN", '"NaN"'])
+def test_a_nan_in_a_record_is_no_score(tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: str) -> None:
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:  # to be loaded again
+        del sys.modules[name]
+    assert mill(arguments(tmp_path, "toy_choice", "--quiet", "--limit", "4")) == 0
+    (file,) = tmp_path.glob("*/*/record/*.jsonl")
+    first, *others = file.read_text().splitlines(keepends=True)
+    score = json.loads(first)["response"]["score"]
+    file.write_text("".join([first.replace(f'"score": {score}', f'"score": {spelled}'), *others]))
+    capsys.readouterr()
+    assert mill(["score", str(file.parents[1]), "--task_paths", str(ROOT / "tests/toy.py")]) == 2
+    assert f"{file} is damaged" in (message := capsys.readouterr().err) and "NaN" in message
+    assert mill(arguments(tmp_path, "toy_choice", "--quiet", "--limit", "4")) == 1 and "NaN" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")

@@ -554,12 +554,25 @@ def test_a_dry_run_estimates_what_a_run_takes(mill: Mill, out: Path) -> None:
     assert len(list(run_folder.glob("spending/*"))) == 1, "a dry run writes nothing"
 
 
-def test_a_dry_run_takes_no_rates_of_texts_and_scores_together(mill: Mill, out: Path) -> None:
+def test_a_dry_run_takes_rates_of_texts_and_of_scores_apart(mill: Mill, out: Path) -> None:
     mill("toy[path=toy]", "toy_choice", "--limit", "10")
+    assert "time unknown" in mill("toy[path=toy]", "toy_gen", "--dry_run")[1], "scores say nothing about texts"
+    mill("toy[path=toy]", "toy_gen,toy_choice", "--limit", "12")
+    for task, output in {"toy_gen": "about 36", "toy_choice": "no", "toy_choice,toy_gen": "about 36"}.items():
+        estimate = mill("toy[path=toy]", task, "--dry_run")[1]
+        assert f"{output} output tokens" in estimate and "(rates of" in estimate, "2 tokens for each of 18 texts"
+
+
+def test_a_dry_run_takes_rates_of_an_older_version_where_its_tasks_are_of_one_kind(mill: Mill, out: Path) -> None:
     mill("toy[path=toy]", "toy_gen", "--limit", "10")
-    for task in ("toy_gen", "toy_choice"):
-        assert "time unknown" in mill("toy[path=toy]", task, "--dry_run")[1]
-    assert "rates of" in mill("toy[path=toy]", "toy_choice,toy_gen", "--dry_run")[1]
+    for file in out.rglob("*.json"):
+        file.write_text(file.read_text().replace('"scored"', '"unknown"'))
+    assert "about 40 output tokens" in mill("toy[path=toy]", "toy_gen", "--dry_run")[1]
+
+
+def test_a_dry_run_of_what_is_recorded_has_nothing_to_estimate(mill: Mill, out: Path) -> None:
+    mill("toy[path=toy]", "toy_gen")
+    assert "nothing to compute with toy: all responses are recorded" in mill("toy[path=toy]", "toy_gen", "--dry_run")[1]
 
 
 def test_a_budget_of_a_python_call(out: Path, toy_here: Path) -> None:
