@@ -29,6 +29,14 @@ LOGPROB_KINDS = frozenset({LOGLIKELIHOOD, ROLLING})
 
 
 @dataclass(frozen=True)
+class InputTokens:
+    """Those of some requests, as far as they fit the context, and how many of the requests do not fit it as a whole."""
+
+    count: int
+    truncated: int = 0
+
+
+@dataclass(frozen=True)
 class ModelCapabilities:
     """What a model can serve. `kinds` is derived from `supports_logprobs` unless a backend gives its own."""
 
@@ -209,9 +217,10 @@ class MillModel(ABC):
         """How many input tokens these requests have, without loading weights; None where that is not known."""
         return None
 
-    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[int | None]:
-        """The input tokens of each group."""
-        return [self.count_tokens(group) for group in groups]
+    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[InputTokens | None]:
+        """The input tokens of each group; None where they are not known."""
+        counts = (self.count_tokens(group) for group in groups)
+        return [None if count is None else InputTokens(count) for count in counts]
 
     def request_cost(self, request: Request) -> int:
         """The length of a request, for ordering and batching; in characters where there is no tokenizer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mill.api.budget import shown_dollars, shown_seconds, shown_tokens
+from mill.api.model import InputTokens
 from mill.api.printing import echo
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.report.scores import by_task
@@ -18,19 +19,25 @@ def print_plan(run: Run) -> None:
     """For each task: all requests, the distinct ones, those already recorded, and the tokens of the rest."""
     rows = []
     totals, unknown, samples = [0, 0, 0, 0], 0, 0
+    truncated: dict[str, list[str]] = {}
     left: dict[str, Request] = {}
     everything = [[clone for request in plan.requests() for clone in request.clones()] for plan in run.plans]
     all_distinct = [list({request.key: request for request in requests}.values()) for requests in everything]
     waiting = [{one.key: one for one in distinct if run.record.peek(one) is None} for distinct in all_distinct]
     # All at once: what tasks share is tokenized once. Without waiting requests no tokenizer is loaded.
-    counted = run.model.count_each([list(todo.values()) for todo in waiting]) if any(waiting) else [0] * len(waiting)
+    counted = (
+        run.model.count_each([list(todo.values()) for todo in waiting]) if any(waiting) else [InputTokens(0)] * len(waiting)
+    )
     for plan, requests, distinct, todo, tokens in zip(run.plans, everything, all_distinct, waiting, counted, strict=True):
         samples += _unanswered(plan, todo)
         left |= todo
-        counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens or 0]
+        counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens.count if tokens is not None else 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
         unknown += tokens is None
-        cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens:,}"]
+        cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens.count:,}"]
+        if tokens is not None and tokens.truncated:
+            cut = f"{tokens.truncated} of {len(todo)} prompts will be truncated on the left to fit the context"
+            truncated[plan.requested] = [cut]
         rounds = " (first round)" if plan.task.multi_round else ""
         shown = f"{len(plan.states)}/{plan.total}"
         rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), shown, *cells])
@@ -44,7 +51,7 @@ def print_plan(run: Run) -> None:
     if run.stages is not None:
         for order in run.stages.orders:
             echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
-    for line in by_task({plan.requested: _not_logged(plan) for plan in run.plans}):
+    for line in [*by_task({plan.requested: _not_logged(plan) for plan in run.plans}), *by_task(truncated)]:
         echo(line)
     # Named as in `planned_paths`.
     stages = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response
 from mill.api.errors import CannotServe
-from mill.api.model import MillModel
+from mill.api.model import InputTokens, MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.warnings import warn
@@ -63,14 +63,22 @@ class TokenModel(MillModel):
         return [*super().warnings(), *([WARNING] if self._describes_tools else [])]
 
     def count_tokens(self, requests: Sequence[Request]) -> int | None:
-        return self.count_each([requests])[0]
+        (found,) = self.count_each([requests])
+        return None if found is None else found.count
 
-    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[int | None]:
+    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[InputTokens | None]:
         texts = [request for group in groups for request in group if not request.media]
-        counts = iter(self._counting_tokens(texts).count(texts) if texts else [])
-        lengths = [[None if request.media else next(counts) for request in group] for group in groups]
-        # With media only the processor knows.
-        return [None if None in group else sum(length or 0 for length in group) for group in lengths]
+        lengths_and_rooms: Iterator[tuple[int, int]] = iter(())
+        if texts:
+            tokens = self._counting_tokens(texts)
+            lengths_and_rooms = zip(tokens.count(texts), map(tokens.room, texts), strict=True)
+        found: list[InputTokens | None] = []
+        for group in groups:
+            lengths = [next(lengths_and_rooms) for request in group if not request.media]
+            known = len(lengths) == len(group)  # with media only the processor knows
+            total, cut = sum(map(min, lengths)), sum(length > room for length, room in lengths)
+            found.append(InputTokens(total, cut) if known else None)
+        return found
 
     def _counting_tokens(self, requests: Sequence[Request]) -> Tokens:
         return self.tokens

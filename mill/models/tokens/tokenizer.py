@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from mill.api.batching import Unit, describe
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
-from mill.api.request import Request
+from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
 from mill.api.timing import TOKENIZING, phase
 from mill.models.tokens.chat_template import (
     TemplateFailed,
@@ -176,6 +177,15 @@ class Tokens:
         encoded = [(one.head, one.tail) if one.head else (one.tail, []) for one in self._pieces.encode_pairs(texts)]
         return [len(first) + len(second) + (self.adds_bos and first[:1] != [self.bos]) for first, second in encoded]
 
+    def room(self, request: Request) -> int:
+        """How many tokens of a request fit the context, with its continuation. The rest is truncated, but not of documents:
+        they are scored in several windows."""
+        if request.kind == ROLLING:
+            return sys.maxsize
+        if request.kind == LOGLIKELIHOOD:
+            return self.window + 1  # the last token is no input
+        return max(0, self.window - int(request.options["max_gen_toks"]))
+
     def windows(self, request: Request) -> list[Row]:
         """A document as rows, one for each rolling window. Without BOS and EOS the first token is not scored."""
         ids = self.encode(request.text)  # a document is scored as it is, never as a chat message
@@ -192,7 +202,7 @@ class Tokens:
 
     def _prompt(self, request: Request, text: str, ids: list[int]) -> Prompt:
         max_new = int(request.options["max_gen_toks"])
-        room = self.window - max_new
+        room = self.room(request)
         if room < 1:
             raise ModelError(
                 f"an answer of {max_new} tokens leaves no room for a prompt in a context of {self.window} tokens: "

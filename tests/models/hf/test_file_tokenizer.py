@@ -14,6 +14,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from mill.api.message import Message
+from mill.api.model import InputTokens
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.model import TransformersModel
@@ -47,11 +48,31 @@ def test_counts_are_the_lengths_of_whole_texts(fixture: str, request: pytest.Fix
         ids = tokenizer(one.text + one.continuation, add_special_tokens=False)["input_ids"]
         lengths.append(len(ids) + (bos and ids[:1] != [tokenizer.bos_token_id]))
     model = TransformersModel(str(folder))
-    assert model.count_each([counted()[:9], [], counted()[9:]]) == [sum(lengths[:9]), 0, sum(lengths[9:])]
+    groups = [counted()[:9], [], counted()[9:]]
+    assert model.count_each(groups) == [InputTokens(sum(lengths[:9])), InputTokens(0), InputTokens(sum(lengths[9:]))]
     assert model.count_tokens(counted()) == sum(lengths)
     assert "tokens" not in model.__dict__
     _ = model.tokens
     assert model.count_tokens(counted()) == sum(lengths)
+
+
+def test_what_does_not_fit_the_context_is_not_counted(tiny_model: Path) -> None:
+    """As much as the model computes: of a scored request one token more than the context has, of a prompt what an answer
+    leaves."""
+    model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", max_context_length=16)
+    text = "the quick brown fox jumps over the lazy dog . " * 3
+    scored = Request(LOGLIKELIHOOD, text, " it is 42")
+    asked = Request(GENERATE, text, options=generation_options(max_gen_toks=6))
+    short = Request(LOGLIKELIHOOD, "the", " dog")
+    (counted,) = model.count_each([[scored, asked, short]])
+    computed = [
+        response
+        for kind in (LOGLIKELIHOOD, GENERATE)
+        for _, response in model.stream_responses(kind, [one for one in (scored, asked, short) if one.kind == kind])
+    ]
+    assert counted is not None and counted.truncated == 2 == sum(one.truncated_tokens > 0 for one in computed)
+    given = sum(response.output_tokens or 0 for response in computed if response.score is not None)
+    assert counted.count == given + sum(response.prompt_tokens or 0 for response in computed)
 
 
 def test_messages_are_counted_through_the_chat_template(tiny_model: Path) -> None:
