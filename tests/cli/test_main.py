@@ -164,7 +164,7 @@ def test_a_packaged_config_is_a_model_by_its_name(mill: Mill, tmp_path: Path) ->
 
 def test_both_commands_are_the_same_program() -> None:
     scripts = (ROOT / "pyproject.toml").read_text()
-    assert 'mill = "mill.cli.main:main"' in scripts and 'infer-check = "mill.cli.main:main"' in scripts
+    assert 'mill = "mill.cli.start:main"' in scripts and 'infer-check = "mill.cli.start:main"' in scripts
 
 
 def test_an_evaluation_prints_scores_and_their_folder(mill: Mill, tmp_path: Path) -> None:

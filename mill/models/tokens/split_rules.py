@@ -93,7 +93,7 @@ class _Reach:
 
 
 class _Unknown(Exception):
-    """A pattern with more than characters, classes, groups, quantifiers, and a look at one character ahead."""
+    """A pattern with more than characters, classes, groups, quantifiers, and a lookahead of one character."""
 
 
 _CROSSING = _Reach(newline=True, letter=True, crosses=True)
@@ -175,7 +175,7 @@ def _characters(text: str) -> _Reach:
 
 
 def _quantifier(pattern: str, at: int) -> tuple[bool, int]:
-    """Whether what is before may be there more than once, and where the pattern goes on."""
+    """Whether what is before may be there more than once, and where the pattern continues."""
     if at == len(pattern) or pattern[at] not in "?*+{":
         return False, at
     repeats, end = pattern[at] != "?", at + 1
