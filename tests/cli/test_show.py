@@ -218,7 +218,7 @@ def test_timing_has_the_phases_of_the_last_session(show: Show, tiny_model: Path)
 
 
 def test_timing_counts_prompts_of_texts_too(show: Show, tiny_model: Path) -> None:
-    """All but the last token of each prompt, once where prompts begin alike."""
+    """All but the last token of each prompt, once where prompts have a prefix in common."""
     from transformers import AutoTokenizer
 
     Path("texts.py").write_text(TEXTS_TASK)
