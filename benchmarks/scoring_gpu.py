@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from mill.models import memory
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
-from mill.models.prefix.probe import sharing_obstacle
+from mill.models.prefix.proof import sharing_obstacle
 from mill.models.tokens.rows import Row, Span
 
 VOCABULARY = 128256

@@ -73,6 +73,10 @@ class ModelBroken(ModelError):
     """A model that fails on every request from the start."""
 
 
+class FastPathFailed(ModelError):
+    """A fast path has other results than the plain path: it is off from now on, and its answers must be computed again."""
+
+
 class ServerGone(ModelError):
     """A server that cannot be reached any more."""
 

@@ -9,9 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 START, HASHING, PLANNING, LOADING, PROBING = "start", "hashing weights", "planning", "loading", "probing"
+VERIFYING = "verifying"
 TOKENIZING, FORWARD, DECODING = "tokenizing", "forward passes", "decoding"
 RECORDING, SCORING, WRITING, OTHER = "recording", "scoring", "writing", "other"
-PHASES = (START, HASHING, PLANNING, LOADING, PROBING, TOKENIZING, FORWARD, DECODING, RECORDING, SCORING, WRITING, OTHER)
+PHASES = (
+    *(START, HASHING, PLANNING, LOADING, PROBING),
+    *(TOKENIZING, FORWARD, DECODING, VERIFYING, RECORDING, SCORING, WRITING, OTHER),
+)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def _pass_bytes(model: Any, logits_per_token: float = 0.0) -> float:
     config = model.config.get_text_config()
     size = _element_size(model)
     hidden = config.hidden_size
-    inner = getattr(config, "intermediate_size", None) or 4 * hidden
+    inner = _largest(config, "intermediate_size") or 4 * hidden
     return float(size * (3 * inner + 8 * hidden) + logits_per_token * config.vocab_size * (size + 4))
 
 
@@ -56,10 +56,17 @@ def _cache_bytes(model: Any) -> int:
     """The keys and values of one token in all layers; of a model without attention as if it had some, which is more than
     its state grows by."""
     config = model.config.get_text_config()
-    all_heads = getattr(config, "num_attention_heads", None) or 1
-    heads = getattr(config, "num_key_value_heads", None) or all_heads
-    head = getattr(config, "head_dim", None) or config.hidden_size // all_heads
+    all_heads = _largest(config, "num_attention_heads") or 1
+    heads = _largest(config, "num_key_value_heads") or all_heads
+    head = _largest(config, "head_dim") or config.hidden_size // all_heads
     return int(2 * config.num_hidden_layers * heads * head * _element_size(model))
+
+
+def _largest(config: Any, name: str) -> int:
+    """A size; the largest of one that varies by layer, and 0 where there is none."""
+    value = getattr(config, name, None)
+    sizes = value if isinstance(value, (list, tuple)) else [value]
+    return max((int(size) for size in sizes if isinstance(size, (int, float))), default=0)
 
 
 def free_bytes(device: Any) -> int:

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from mill.models.device import choose_device
 from mill.models.hf.loading import parameter_bytes
-from mill.models.prefix.probe import sharing_obstacle
+from mill.models.prefix.proof import sharing_obstacle
 
 GIB = 1 << 30
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from mill.api.batching import BatchLimits, Completed, Unit, as_response
+from mill.api.errors import FastPathFailed
 from mill.api.model import options_text
 from mill.api.progress import TokenCount
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
@@ -25,6 +26,14 @@ from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared, Work
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, shared_rows
+from mill.models.tokens.tokenizer import Prompt
+
+AnyRow = TypeVar("AnyRow", Row, MediaRow, Prompt)
+PATHS = {
+    paths.SCORING: (paths.PACKED, paths.PADDED, LOGLIKELIHOOD),
+    paths.DECODING: (paths.CONTINUOUS, paths.PLAIN, GENERATE),
+}
+"""The fast path of each stage, the plain one, and the kind of answers."""
 
 
 class TransformersModel(TransformersCheckpoint):
@@ -59,9 +68,16 @@ class TransformersModel(TransformersCheckpoint):
         super().clean()
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        for completed in self._computed(kind, requests):
-            self._refuse_overwritten()  # before it is recorded
-            yield completed
+        try:
+            for completed in self._computed(kind, requests):
+                self._refuse_overwritten()  # before it is recorded
+                yield completed
+        except FastPathFailed as failure:
+            self._paths.fail(str(failure))
+            raise
+
+    def warnings(self) -> list[str]:
+        return [*super().warnings(), *self._paths.failures]
 
     def _computed(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         if kind == LOGLIKELIHOOD:
@@ -147,16 +163,8 @@ class TransformersModel(TransformersCheckpoint):
     def _score_rows(self, rows: Sequence[Row], work: Work | None, count: TokenCount) -> Iterator[Completed]:
         """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
         left: list[Row] = []
-        healthy = self.canary is not None
-        scored = self.prefix_engine.score(rows, batch_size=self.batch_size, healthy=healthy, count=count, work=work)
-        for row, outcome in scored:
-            if isinstance(outcome, NotShared):
-                left.append(row)
-                self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
-            else:
-                self._paths.add(paths.SCORING, paths.PACKED, len(row.requests))
-                responses = [as_response(response, LOGLIKELIHOOD) for response in outcome]
-                yield from zip(row.requests, responses, strict=True)
+        scored = self.prefix_engine.score(rows, batch_size=self.batch_size, count=count, work=work)
+        yield from self._shared(paths.SCORING, scored, left)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(FORWARD):
@@ -168,6 +176,19 @@ class TransformersModel(TransformersCheckpoint):
         count.planned += sum(unit.cost for unit in units)
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
         yield from self._stream_checked(LOGLIKELIHOOD, units, hook, limits)
+
+    def _shared(
+        self, stage: str, outcomes: Iterable[tuple[AnyRow, list[Response] | NotShared]], left: list[AnyRow]
+    ) -> Iterator[Completed]:
+        """The requests of rows that a fast path answered. The other rows are added to `left`, their reasons logged."""
+        fast, plain, kind = PATHS[stage]
+        for row, outcome in outcomes:
+            if isinstance(outcome, NotShared):
+                left.append(row)
+                self._paths.add(stage, plain, len(row.requests), outcome.reason)
+            else:
+                self._paths.add(stage, fast, len(row.requests))
+                yield from zip(row.requests, [as_response(response, kind) for response in outcome], strict=True)
 
     @cached_property
     def prefix_engine(self) -> PrefixEngine:
@@ -194,7 +215,8 @@ class TransformersModel(TransformersCheckpoint):
         return paths.planned(self._sharing_disabled)
 
     def execution_paths(self) -> dict[str, str]:
-        return self._paths.summary()
+        engine: PrefixEngine | None = self.__dict__.get("prefix_engine")
+        return self._paths.summary(engine.verified if engine is not None else {})
 
     def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """Packed, an image once for all of its requests, where the model allows it; the others in padded batches."""
@@ -208,16 +230,8 @@ class TransformersModel(TransformersCheckpoint):
         left: list[MediaRow] = []
         self._starts(requests)
         count = self._count()
-        shared = self.shared_media.score(
-            self.media.rows(requests), batch_size=self.batch_size, healthy=self.canary is not None, count=count
-        )
-        for row, outcome in shared:
-            if isinstance(outcome, NotShared):
-                left.append(row)
-                self._paths.add(paths.SCORING, paths.PADDED, len(row.requests), outcome.reason)
-            else:
-                self._paths.add(paths.SCORING, paths.PACKED, len(row.requests))
-                yield from zip(row.requests, [as_response(one, LOGLIKELIHOOD) for one in outcome], strict=True)
+        shared = self.shared_media.score(self.media.rows(requests), batch_size=self.batch_size, count=count)
+        yield from self._shared(paths.SCORING, shared, left)
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
         yield from self._stream_media(LOGLIKELIHOOD, left, score, limits)
 
@@ -246,15 +260,12 @@ class TransformersModel(TransformersCheckpoint):
             prompts = self.tokens.prompts(requests)
         count = self._count()
         self._starts(requests)
-        healthy = self.canary is not None
-        for prompt, outcome in self.prefix_engine.decode(prompts, batch_size=self.batch_size, healthy=healthy, count=count):
-            if isinstance(outcome, NotShared):
-                unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-                groups.setdefault(options_text(prompt.request), []).append(unit)
-                self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)
-            else:
-                self._paths.add(paths.DECODING, paths.CONTINUOUS, 1)
-                yield prompt.request, as_response(outcome, GENERATE)
+        left: list[Prompt] = []
+        decoded = self.prefix_engine.decode(prompts, batch_size=self.batch_size, count=count)
+        yield from self._shared(paths.DECODING, decoded, left)
+        for prompt in left:
+            unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
+            groups.setdefault(options_text(prompt.request), []).append(unit)
         limits = self._token_limits(memory.generation_tokens(self.model))
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
@@ -276,16 +287,9 @@ class TransformersModel(TransformersCheckpoint):
         left: list[MediaRow] = []
         count = self._count()
         self._starts(requests)
-        rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
-        for row, outcome in self.shared_media.decode(
-            rows, batch_size=self.batch_size, healthy=self.canary is not None, count=count
-        ):
-            if isinstance(outcome, NotShared):
-                left.append(row)
-                self._paths.add(paths.DECODING, paths.PLAIN, 1, outcome.reason)
-            else:
-                self._paths.add(paths.DECODING, paths.CONTINUOUS, 1)
-                yield row.request, as_response(outcome[0], GENERATE)
+        rows = [MediaRow(request, self.media.rendered(request), requests=[request]) for request in requests]
+        decoded = self.shared_media.decode(rows, batch_size=self.batch_size, count=count)
+        yield from self._shared(paths.DECODING, decoded, left)
         yield from self._stream_media(GENERATE, left, answer, self._token_limits(memory.generation_tokens(self.model)))
 
     def _token_limits(self, budget: int) -> BatchLimits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import Unit
 from mill.api.errors import CannotServe, DataError
@@ -19,6 +19,9 @@ from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.scores import span_scores
 from mill.models.tokens.tokenizer import Prompt, Tokens
+
+if TYPE_CHECKING:
+    import torch
 
 TOKENS_PER_MEDIA = 1024  # an estimate for batching; only the processor knows
 
@@ -202,6 +205,21 @@ class MediaInputs:
         scored = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
         answers = span_scores(logits, scored, first=0)
         return [self._responses(row, length, scores) for row, length, scores in zip(rows, lengths, answers, strict=True)]
+
+    def continued(self, model: Any, row: MediaRow, decoded: list[Any], generated: Sequence[int]) -> torch.Tensor:
+        """The logits of each token of an answer, (tokens, vocabulary), after the ones before it."""
+        import torch
+
+        inputs = self.batch([row], [decoded], side="right", model=model)
+        length = inputs["input_ids"].shape[1]
+        answer = torch.tensor([list(generated[:-1])], device=model.device, dtype=torch.long)
+        following = {"input_ids": answer, "attention_mask": torch.ones_like(answer)}
+        for name, value in inputs.items():
+            if value.shape == (1, length):  # others are of the media; types of tokens are 0 for text
+                inputs[name] = torch.cat([value, following.get(name, torch.zeros_like(answer)).to(value)], dim=1)
+        with torch.inference_mode():
+            logits: torch.Tensor = model(**inputs, use_cache=False).logits[0, length - 1 :]
+        return logits
 
     def _responses(self, row: MediaRow, length: int, scores: list[tuple[float, bool]]) -> list[Response]:
         if length > self.tokens.window:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mill.api.batching import describe, is_out_of_memory
-from mill.api.errors import DataError, MissingPackage
+from mill.api.errors import DataError, FastPathFailed, MissingPackage
 from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.timing import FORWARD, PROBING, TOKENIZING, phase
@@ -15,10 +16,12 @@ from mill.api.warnings import warn
 from mill.models.hf.media_prefixes import PrefixEncoder
 from mill.models.hf.multimodal import MediaInputs, MediaRow
 from mill.models.media.prefetch import Prefetch
-from mill.models.prefix.engine import PrefixEngine
+from mill.models.prefix import paths
+from mill.models.prefix.engine import PrefixEngine, scores_of
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, NotShared
-from mill.models.prefix.probe import differs
+from mill.models.prefix.sequences import ActiveSequence
+from mill.models.prefix.verification import Verification
 from mill.models.tokens.embedded import EmbeddedPrefix
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
@@ -58,26 +61,23 @@ class SharedMedia:
         self.disabled = ""
         self._probed: set[tuple[int, ...]] = set()
 
-    def score(
-        self, rows: Sequence[MediaRow], *, batch_size: int | None, healthy: bool, count: TokenCount
-    ) -> Iterator[Outcome]:
+    def score(self, rows: Sequence[MediaRow], *, batch_size: int | None, count: TokenCount) -> Iterator[Outcome]:
         """Every row with the responses of its spans, or why it must be scored by itself."""
         for group in self._groups(rows):
-            scored = {}
+            scored: dict[Row, MediaRow] = {}
             for one in group:
                 if isinstance(one, _Embedded):
                     scored[_scored(one)] = one.row
                 else:
                     yield one
-            for row, outcome in self.engine.score(list(scored), batch_size=batch_size, healthy=healthy, count=count):
+            check = partial(self._check_row, scored)
+            for row, outcome in self.engine.score(list(scored), batch_size=batch_size, count=count, check=check):
                 yield scored[row], outcome
 
-    def decode(
-        self, rows: Sequence[MediaRow], *, batch_size: int | None, healthy: bool, count: TokenCount
-    ) -> Iterator[Outcome]:
+    def decode(self, rows: Sequence[MediaRow], *, batch_size: int | None, count: TokenCount) -> Iterator[Outcome]:
         """Every row with its answer, or why it must be decoded in plain batches."""
         for group in self._groups(rows):
-            prompts = {}
+            prompts: dict[Prompt, MediaRow] = {}
             for one in group:
                 if isinstance(one, tuple):
                     yield one
@@ -85,8 +85,34 @@ class SharedMedia:
                     yield one.row, NotShared("positions of its media exceed those of its text")
                 else:
                     prompts[self._prompt(one)] = one.row
-            for prompt, answer in self.engine.decode(list(prompts), batch_size=batch_size, healthy=healthy, count=count):
-                yield prompts[prompt], answer if isinstance(answer, NotShared) else [answer]
+            check = partial(self._check_text, prompts)
+            for prompt, answer in self.engine.decode(list(prompts), batch_size=batch_size, count=count, check=check):
+                yield prompts[prompt], answer
+
+    def _check_row(self, rows: Mapping[Row, MediaRow], shared: Row, found: list[Response]) -> None:
+        row, engine = rows[shared], self.engine
+        noise = engine.token_noise * max(map(len, row.spans)) ** 0.5
+        engine.verify(
+            paths.SCORING,
+            row.request.key,
+            lambda one: one.check(scores_of(found), partial(self._plain_scores, row, self.media.load(row)), noise),
+        )
+
+    def _plain_scores(self, row: MediaRow, decoded: list[Any]) -> list[float]:
+        (responses,) = self.media.score(self.engine.model, [row], [decoded])
+        return scores_of(responses)
+
+    def _check_text(self, rows: Mapping[Prompt, MediaRow], sequence: ActiveSequence) -> None:
+        row, engine, generated = rows[sequence.prompt], self.engine, sequence.generated
+        if sequence.sampler.broken:
+            return
+
+        def plain() -> list[float]:
+            logits = self.media.continued(engine.model, row, self.media.load(row), generated)
+            return sequence.sampler.replayed().gaps(logits, sequence.prompt.ids, generated)
+
+        zeros = [0.0] * len(generated)
+        engine.verify(paths.DECODING, row.request.key, lambda one: one.check(zeros, plain, engine.token_noise))
 
     def _prompt(self, one: _Embedded) -> Prompt:
         request = one.row.request
@@ -175,11 +201,16 @@ class SharedMedia:
     def _difference(self, one: _Embedded, decoded: list[Any]) -> str:
         """How a row differs on the two paths; empty if it does not."""
         length = min(PROBED, len(one.ids) - one.prefix.length)
-        probe = replace(one.row, spans=[one.ids[-length:]], tail=length, requests=[one.row.request])
+        probe = replace(one.row, spans=[one.ids[-length:]], tail=length, requests=[])
         row = _scored(replace(one, row=probe))
-        padded = self.media.score(self.engine.model, [probe], [decoded])[0]
-        packed = next(iter(self.engine.score([row], batch_size=None, healthy=True)))[1]
-        return differs(self.engine.model, [packed], padded)
+        ((_, outcome),) = self.engine.score([row], batch_size=None)
+        if isinstance(outcome, NotShared):
+            return outcome.reason
+        try:
+            Verification(self.engine.model).check(scores_of(outcome), partial(self._plain_scores, probe, decoded), noise=0)
+        except FastPathFailed as failure:
+            return str(failure)
+        return ""
 
 
 def _scored(one: _Embedded) -> Row:

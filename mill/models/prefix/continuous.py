@@ -11,7 +11,7 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mill.api.progress import TokenCount
@@ -22,7 +22,7 @@ from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.sampling import Sampler, sample_all
-from mill.models.prefix.sequences import ActiveSequence, answers
+from mill.models.prefix.sequences import ActiveSequence
 from mill.models.prefix.slots import DecodingStep, Prefill, Slots
 from mill.models.prefix.small_products import small_products
 from mill.models.prefix.trie import Segment, make_trie
@@ -47,7 +47,7 @@ class Step:
 
 class ContinuousDecoder:
     """Decodes prompts of any options and lengths. `tokens` is the capacity of the KV cache, `pass_tokens` the most tokens
-    of one forward pass. `count` has the tokens so far."""
+    of one forward pass. `count` has the tokens so far. `check` verifies an answer before it is returned."""
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class ContinuousDecoder:
         tokens: int,
         pass_tokens: int,
         count: TokenCount | None = None,
+        check: Callable[[ActiveSequence], None] = lambda _: None,
     ) -> None:
         self.model, self.tokenizer, self.eos_ids = model, tokenizer, eos_ids
+        self.check = check
         self.tokens, self.pass_tokens = tokens, pass_tokens
         self.count = count if count is not None else TokenCount()
         self.copies = model.device.type == "cuda"
@@ -70,13 +72,17 @@ class ContinuousDecoder:
         """Every prompt with its answer, soon after it is complete: while the device computes what follows. At most `most`
         sequences are decoded at once."""
         complete: deque[ActiveSequence] = deque()
-        try:
-            for _ in self._launches(prompts, most, complete):
-                yield from answers(complete)
-        except Exception:
-            yield from answers(complete)  # which were read before the failure
-            raise
-        yield from answers(complete)
+        for _ in self._launches(prompts, most, complete):
+            yield from self._answers(complete)
+        yield from self._answers(complete)
+
+    def _answers(self, complete: deque[ActiveSequence]) -> Iterator[tuple[Prompt, Response]]:
+        """Take all sequences; yields their prompts with their answers."""
+        while complete:
+            sequence = complete.popleft()
+            self.check(sequence)
+            answer = sequence.sampler.response(sequence.generated)
+            yield sequence.prompt, replace(answer, seconds=sequence.seconds)
 
     def _launches(self, prompts: Sequence[Prompt], most: int | None, complete: deque[ActiveSequence]) -> Iterator[None]:
         """Launch prompts and steps; yields after each launch. Sequences that end are added to `complete`."""

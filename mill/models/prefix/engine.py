@@ -1,30 +1,37 @@
 """Scoring and decoding with shared prefixes, and when they are switched off.
 
-Only two things switch a request to the other path, padded batches: the model is not supported (`Unsupported`), or memory
-runs out. Any other exception is an error of the requests that raised it.
+The plain path is the definition. What a fast path cannot do, or fails to do, is left to it with the reason; rows that are
+computed on both show in every run that they agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
-from mill.api.batching import GIVE_UP_AFTER, describe, is_out_of_memory
-from mill.api.errors import MillError, ModelBroken
+from mill.api.batching import describe, is_out_of_memory
+from mill.api.errors import FastPathFailed, MillError
 from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import PROBING, phase
+from mill.api.timing import PROBING, VERIFYING, phase
 from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import make_current
+from mill.models.prefix import paths
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer, Work, shortest_window, too_long
-from mill.models.prefix.probe import sharing_obstacle
-from mill.models.tokens.rows import Row
+from mill.models.prefix.padded_scoring import forward_rows, score_rows
+from mill.models.prefix.proof import sharing_obstacle, token_noise
+from mill.models.prefix.sequences import ActiveSequence
+from mill.models.prefix.verification import Verification
+from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt
 
 MOST_SEQUENCES = 512  # decoded at once
+RowCheck = Callable[[Row, list[Response]], None]
+TextCheck = Callable[[ActiveSequence], None]
 
 
 class PrefixEngine:
@@ -36,27 +43,46 @@ class PrefixEngine:
         self.model, self.tokenizer, self.eos_ids = model, tokenizer, eos_ids
         self.free_memory = free_memory
         self.disabled = disabled
+        self.verified = {stage: Verification(model) for stage in (paths.SCORING, paths.DECODING)}
         if not disabled:
             make_current(model.device)
             with phase(PROBING):
-                self._disable(sharing_obstacle(model))
+                if obstacle := sharing_obstacle(model):
+                    self.disable(obstacle)
 
-    def _disable(self, reason: str) -> None:
+    def disable(self, reason: str) -> None:
         self.disabled = reason
-        if reason:
-            warn(f"prefix sharing is off: {reason}; every row is computed by itself")
+        warn(f"prefix sharing is off: {reason}; every row is computed by itself")
+
+    def verify(self, stage: str, key: str, check: Callable[[Verification], None]) -> None:
+        """Compute a row again where it is its turn. A fast path that fails is switched off."""
+        verification = self.verified[stage]
+        if not verification.takes(key):
+            return
+        try:
+            with phase(VERIFYING):
+                check(verification)
+        except FastPathFailed as failure:
+            self.disable(str(failure))
+            raise
+
+    @cached_property
+    def token_noise(self) -> float:
+        """How far rounding moves the log-probability of a token."""
+        return token_noise(self.model)
 
     def score(
         self,
         rows: Sequence[Row],
         *,
         batch_size: int | None,
-        healthy: bool,
         count: TokenCount | None = None,
         work: Work | None = None,
+        check: RowCheck | None = None,
     ) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         """Every row with the responses of its spans, or why it must be scored by itself. `count` has the tokens so far,
-        `work` is made of the rows, if it is there."""
+        `work` is made of the rows, if it is there. `check` verifies a row before it is returned."""
+        check = check or self._check_row
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
             make_current(self.model.device)
@@ -65,38 +91,100 @@ class PrefixEngine:
                 tokens = min(tokens, batch_size * max(1, *(len(row.ids) for row in rows)))
             budget = Budget(tokens, memory.logit_rows(self.model))
             try:
-                scorer = PrefixScorer(self.model, budget, self.free_memory, healthy=healthy, count=count)
+                scorer = PrefixScorer(self.model, budget, self.free_memory, count=count)
                 for row, outcome in scorer.run(rows, work):
+                    if isinstance(outcome, list):
+                        check(row, outcome)
                     del left[row]
                     yield row, outcome
-            except Unsupported as error:
-                self._disable(str(error))
+            except MillError:
+                raise
+            except Exception as error:
+                self._fall_back(error)
         for row in left:
             yield row, NotShared(self.disabled)
 
+    def _fall_back(self, error: Exception) -> None:
+        error.__traceback__ = None  # which references the failed pass's tensors
+        self.disable(str(error) if isinstance(error, Unsupported) else f"a pass failed: {describe(error)}")
+        self.free_memory()
+
+    def _check_row(self, row: Row, found: list[Response]) -> None:
+        noise = self.token_noise * max(len(span.tokens) for span in row.spans) ** 0.5
+
+        def plain() -> list[float]:
+            (responses,) = score_rows(self.model, [row])
+            return scores_of(responses)
+
+        if row.requests:
+            self.verify(paths.SCORING, row.requests[0].key, lambda one: one.check(scores_of(found), plain, noise))
+
+    def _check_text(self, sequence: ActiveSequence) -> None:
+        """Teacher-forced, each token of a text must be the most likely one, or nearly so."""
+        prompt, generated = sequence.prompt, sequence.generated
+        if sequence.sampler.broken:
+            return
+        row = Row([*prompt.ids, *generated[:-1]], [Span(len(prompt.ids) - 1, generated)], [])
+
+        def plain() -> list[float]:
+            logits, _ = forward_rows(self.model, [row])
+            return sequence.sampler.replayed().gaps(logits[0], prompt.ids, generated)
+
+        zeros = [0.0] * len(generated)
+        self.verify(paths.DECODING, prompt.request.key, lambda one: one.check(zeros, plain, self.token_noise))
+
     def decode(
-        self, prompts: Sequence[Prompt], *, batch_size: int | None, healthy: bool, count: TokenCount | None = None
-    ) -> Iterator[tuple[Prompt, Response | NotShared]]:
-        """Every prompt with its answer, or why it must be decoded in plain batches. `count` has the tokens so far."""
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        batch_size: int | None,
+        count: TokenCount | None = None,
+        check: TextCheck | None = None,
+    ) -> Iterator[tuple[Prompt, list[Response] | NotShared]]:
+        """Every prompt with its answer, or why it must be decoded in plain batches. `count` has the tokens so far. `check`
+        verifies an answer before it is returned."""
         window = shortest_window(self.model.config.get_text_config())
         fitting: list[Prompt] = []
         for prompt in prompts:
-            if not self.disabled and window is not None and len(prompt.ids) + prompt.max_new_tokens > window:
+            if not self.disabled and window is not None and len(prompt.ids) + prompt.max_new_tokens >= window:
                 yield prompt, too_long(window)
             else:
                 fitting.append(prompt)
         make_current(self.model.device)
-        decoding = _Decoding(self, healthy, count if count is not None else TokenCount())
         for group in self._groups(fitting):
             left = dict.fromkeys(group)
             try:
-                for prompt, outcome in decoding.run(group, batch_size or MOST_SEQUENCES) if not self.disabled else ():
+                for prompt, outcome in self._decode(group, batch_size or MOST_SEQUENCES, count, check):
                     del left[prompt]
                     yield prompt, outcome
-            except Unsupported as error:
-                self._disable(str(error))
+            except MillError:
+                raise
+            except Exception as error:
+                self._fall_back(error)
             for prompt in left:
                 yield prompt, NotShared(self.disabled)
+
+    def _decode(
+        self, prompts: list[Prompt], most: int, count: TokenCount | None, check: TextCheck | None
+    ) -> Iterator[tuple[Prompt, list[Response] | NotShared]]:
+        """With half as many sequences at once whenever memory runs out."""
+        left = dict.fromkeys(prompts)
+        while left and not self.disabled:
+            if not most:
+                yield from ((prompt, NotShared(OUT_OF_MEMORY)) for prompt in left)
+                return
+            decoder = self.decoder(count, check)
+            try:
+                for prompt, answer in decoder.run(list(left), most):
+                    del left[prompt]
+                    yield prompt, [answer]
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                error.__traceback__ = None  # which references the failed pass's tensors
+                most = min(most, len(left)) // 2
+            del decoder  # nothing refers back to it, so its memory is free without a garbage collection
+            self.free_memory() if left else memory.empty_caches()
 
     def _groups(self, prompts: list[Prompt]) -> list[list[Prompt]]:
         """On a CPU sequences of very different lengths would reserve the slot of the longest for all."""
@@ -106,52 +194,19 @@ class PrefixEngine:
             groups.setdefault(length, []).append(prompt)
         return list(groups.values())
 
-    def decoder(self, count: TokenCount | None = None) -> ContinuousDecoder:
+    def decoder(self, count: TokenCount | None = None, check: TextCheck | None = None) -> ContinuousDecoder:
         pass_tokens = min(memory.scoring_tokens(self.model, logits_per_token=0.0), memory.MOST_PREFILL_TOKENS)
         tokens = memory.slot_tokens(self.model, pass_tokens)
         return ContinuousDecoder(
-            self.model, self.tokenizer, self.eos_ids, tokens=tokens, pass_tokens=pass_tokens, count=count
+            self.model,
+            self.tokenizer,
+            self.eos_ids,
+            tokens=tokens,
+            pass_tokens=pass_tokens,
+            count=count,
+            check=check or self._check_text,
         )
 
 
-class _Decoding:
-    """Continuous decoding that survives failures: with half as many sequences when memory runs out, with half of the prompts
-    after another exception, until the prompt that raises it is alone."""
-
-    def __init__(self, engine: PrefixEngine, healthy: bool, count: TokenCount) -> None:
-        self.engine, self.healthy, self.count, self.failures = engine, healthy, count, 0
-
-    def run(self, prompts: list[Prompt], most: int) -> Iterator[tuple[Prompt, Response | NotShared]]:
-        left = dict.fromkeys(prompts)
-        error: Exception | None = None
-        decoder = self.engine.decoder(self.count)
-        try:
-            for prompt, answer in decoder.run(prompts, most):
-                del left[prompt]
-                self.healthy = True
-                yield prompt, answer
-        except (MillError, Unsupported):
-            raise
-        except Exception as raised:
-            error = raised.with_traceback(None)  # which references the failed pass's tensors
-        del decoder  # nothing refers back to it, so its memory is free without a garbage collection
-        if error is None:
-            memory.empty_caches()
-            return
-        self.engine.free_memory()
-        yield from self._again(list(left), most, error)
-
-    def _again(self, left: list[Prompt], most: int, error: Exception) -> Iterator[tuple[Prompt, Response | NotShared]]:
-        if is_out_of_memory(error):
-            half = min(most, len(left)) // 2
-            yield from self.run(left, half) if half else ((prompt, NotShared(OUT_OF_MEMORY)) for prompt in left)
-        elif len(left) > 1:
-            middle = len(left) // 2
-            yield from self.run(left[:middle], most)
-            yield from self.run(left[middle:], most)
-        else:
-            self.failures += 1
-            if self.failures >= GIVE_UP_AFTER and not self.healthy:
-                raise ModelBroken(f"the model failed on each of the first {self.failures} requests: {describe(error)}")
-            warn(f"a pass of continuous decoding failed: {describe(error)}; exact=true decodes in plain batches")
-            yield left[0], Response(error=describe(error))
+def scores_of(responses: Sequence[Response]) -> list[float]:
+    return [response.score if response.score is not None else float("nan") for response in responses]

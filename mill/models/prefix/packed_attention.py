@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mill.compat.torch import cpu_flash_attention
@@ -43,13 +43,13 @@ _active = threading.local()
 
 
 @contextmanager
-def attending(model: Any, plan: AttentionPlan) -> Iterator[None]:
-    """Inside this context the model computes its attention by the plan."""
+def attending(model: Any, plan: AttentionPlan, *, fused: bool = True) -> Iterator[None]:
+    """Inside this context the model computes its attention by the plan; with `fused`, its other layers by fewer kernels."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, tree_attention)
     before = model.config._attn_implementation
-    with fused_layers(model):  # which may try parts with the model's own attention
+    with fused_layers(model) if fused else nullcontext():  # which may try parts with the model's own attention
         model.set_attn_implementation(NAME)
         _active.plan = plan
         plan.calls = 0

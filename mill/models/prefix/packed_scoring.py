@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.batching import GIVE_UP_AFTER, describe, is_out_of_memory
-from mill.api.errors import MillError, ModelBroken
+from mill.api.batching import is_out_of_memory
 from mill.api.progress import TokenCount
 from mill.api.response import Response
 from mill.api.timing import FORWARD, TOKENIZING, phase
-from mill.api.warnings import warn
 from mill.models.prefix.inputs import model_inputs, set_prefixes
-from mill.models.prefix.pack import SegmentCache, Unsupported
+from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.prefix.weight_layout import weights_by_columns
@@ -55,12 +53,12 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Pass:
-    """A forward pass, which may be running, or the `problem` with its segments."""
+    """A forward pass, which may be running, or why its segments were not computed."""
 
     segments: Sequence[Segment]
     targets: Sequence[_Target] = ()
     scores: TokenScores | None = None
-    problem: NotShared | Response | None = None
+    problem: NotShared | None = None
 
 
 class Work:
@@ -107,12 +105,8 @@ class Work:
 
 
 class PrefixScorer:
-    """Scores rows of one model.
-
-    A pass that runs out of memory is halved, and a segment that does not fit alone is NotShared with all rows through it. A
-    pass that fails otherwise is repeated one segment at a time: a segment that fails alone is an error of the rows through
-    it. If the first GIVE_UP_AFTER segments fail, ModelBroken is raised, unless the model has answered before (`healthy`).
-    """
+    """Scores rows of one model. A pass that runs out of memory is halved, and a segment that does not fit alone is NotShared
+    with all rows through it. Any other failure of a pass is raised."""
 
     def __init__(
         self,
@@ -120,12 +114,10 @@ class PrefixScorer:
         budget: Budget,
         free_memory: Callable[[], None] = lambda: None,
         *,
-        healthy: bool = False,
         count: TokenCount | None = None,
     ) -> None:
         self.model, self.budget, self._free_memory = model, budget, free_memory
         self.count = count if count is not None else TokenCount()
-        self._failures, self._healthy = 0, healthy
         self._since = 0.0
 
     def run(self, rows: Sequence[Row], work: Work | None = None) -> Iterator[tuple[Row, list[Response] | NotShared]]:
@@ -134,7 +126,7 @@ class PrefixScorer:
         window = shortest_window(self.model.config.get_text_config())
         fitting = []
         for row in rows:
-            if window is None or len(row.ids) <= window:
+            if window is None or len(row.ids) < window:
                 fitting.append(row)
             else:
                 yield row, too_long(window)
@@ -146,26 +138,23 @@ class PrefixScorer:
 
     def _run(self, work: Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         cache: SegmentCache = {}
-        dropped: dict[Segment | None, NotShared | Response] = {}  # segments that were not computed, and why
-        done = singles = 0
+        dropped: dict[Segment | None, NotShared] = {}  # segments that were not computed, and why
+        done = 0
         waiting: deque[_Pass] = deque()
         ahead = int(self.model.device.type == "cuda")  # CUDA computes a pass while the next one is prepared
         self.count.planned += work.trie.tokens
         self._since = time.perf_counter()
         while done < len(work.trie.segments):
             pack = work.take(done, self.budget)
-            if singles or pack[0].parent in dropped:
+            if pack[0].parent in dropped:
                 pack = pack[:1]
             path = work.path_to(done + len(pack))
             problem = dropped.get(pack[0].parent)
             one = _Pass(pack, problem=problem) if problem is not None else self._launch(pack, work, cache, path)
             if one.problem is not None and len(pack) > 1:
-                if isinstance(one.problem, NotShared):
-                    self.budget = self.budget.half()
-                else:
-                    singles = len(pack)
+                self.budget = self.budget.half()
                 continue
-            done, singles = done + len(pack), max(0, singles - len(pack))
+            done += len(pack)
             cache = {segment: layers for segment, layers in cache.items() if segment in path}
             if one.problem is not None:
                 dropped[pack[0]] = one.problem
@@ -187,11 +176,8 @@ class PrefixScorer:
         try:
             with phase(FORWARD):
                 scores = forward(self.model, pack, positions, [target.token for target in targets])
-        except (MillError, Unsupported):
-            raise
         except Exception as error:
-            error.__traceback__ = None  # which references the failed pass's tensors
-            return _Pass(segments, problem=self._problem(error, single=len(segments) == 1))
+            return _Pass(segments, problem=self._out_of_memory(error))
         return _Pass(segments, targets, scores)
 
     def _finish(self, one: _Pass, work: Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
@@ -202,34 +188,24 @@ class PrefixScorer:
                 with phase(FORWARD):
                     scores, greedy = one.scores.lists()
             except Exception as error:  # what CUDA reports late
-                problem = self._problem(error, single=True)
+                problem = self._out_of_memory(error)
             else:
                 self.count.computed += sum(len(segment.tokens) for segment in one.segments)
-                self._healthy = True
                 work.add(one.targets, scores, greedy)
         finished = work.finished(one.segments)
         now = time.perf_counter()
         seconds = (now - self._since) / max(1, sum(len(work.rows[index].requests) for index in finished))
         self._since = now
         for index in finished:
-            yield work.rows[index], self._outcome(work, index, problem, seconds)
+            yield work.rows[index], problem or work.responses(index, seconds)
 
-    def _outcome(
-        self, work: Work, index: int, problem: NotShared | Response | None, seconds: float
-    ) -> list[Response] | NotShared:
-        if isinstance(problem, Response):
-            return [problem] * len(work.rows[index].spans)
-        return problem or work.responses(index, seconds)
-
-    def _problem(self, error: Exception, *, single: bool) -> NotShared | Response:
-        if is_out_of_memory(error):
-            self._free_memory()
-            return NotShared(OUT_OF_MEMORY)
-        self._failures += single
-        if self._failures >= GIVE_UP_AFTER and not self._healthy:
-            raise ModelBroken(f"the model failed on each of the first {self._failures} requests: {describe(error)}")
-        warn(f"a pass with shared prefixes failed: {describe(error)}; exact=true computes each row by itself")
-        return Response(error=describe(error))
+    def _out_of_memory(self, error: Exception) -> NotShared:
+        """Raises any other error."""
+        if not is_out_of_memory(error):
+            raise error
+        error.__traceback__ = None  # which references the failed pass's tensors
+        self._free_memory()
+        return NotShared(OUT_OF_MEMORY)
 
 
 def forward(model: Any, pack: Pack, positions: Sequence[int], tokens: Sequence[int]) -> TokenScores:
@@ -275,4 +251,5 @@ def shortest_window(config: Any) -> int | None:
 
 
 def too_long(window: int) -> NotShared:
-    return NotShared(f"longer than the sliding window of {window} tokens")
+    """Models count a window with or without the token that sees it, so rows of exactly its length are too long."""
+    return NotShared(f"not shorter than the sliding window of {window} tokens")

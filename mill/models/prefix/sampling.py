@@ -52,6 +52,30 @@ class Sampler:
         if self.count is not None:
             self.logprobs.append(token_logprobs(logits.float().log_softmax(dim=-1), token, self.count))
 
+    def replayed(self) -> Sampler:
+        """A sampler of the same prompt that draws the same numbers again."""
+        return Sampler(self.tokenizer, self.prompt, self.end_ids)
+
+    def gaps(self, logits: torch.Tensor, before: Sequence[int], generated: Sequence[int]) -> list[float]:
+        """How far each token of a text is from the one that these logits, of (tokens, vocabulary), would have chosen."""
+        import torch
+
+        chosen = torch.tensor(generated, device=logits.device)
+        if not self.steps:
+            found: list[float] = (logits.amax(dim=-1).float() - logits.gather(1, chosen[:, None])[:, 0].float()).tolist()
+            return found
+        gaps = []
+        for index, token in enumerate(generated):
+            ids = torch.tensor([[*before, *generated[:index]]], device=logits.device)
+            scores, cut = logits[index][None].float(), 0.0
+            for step in self.steps:
+                earlier, scores = scores, step(ids, scores)
+                if not scores[0, token].isfinite() and earlier[0, token].isfinite():  # just below the top k or p
+                    least = scores[scores.isfinite()].min()
+                    cut, scores[0, token] = float(least - earlier[0, token]), least
+            gaps.append(max(cut, float(scores.max() - scores[0, token])))
+        return gaps
+
     @property
     def plain(self) -> bool:
         return not self.steps and self.count is None

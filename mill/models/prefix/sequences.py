@@ -1,12 +1,9 @@
-"""Sequences in decoding: the slot of each in the KV cache, and its answer when it is complete."""
+"""Sequences in decoding: the slot of each in the KV cache."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from mill.api.response import Response
 from mill.models.prefix.graphs import StepInput
 from mill.models.prefix.sampling import Sampler
 from mill.models.prefix.trie import Segment
@@ -54,11 +51,3 @@ class ActiveSequence:
     def capacity(self) -> int:
         """How many tokens its slot needs."""
         return self.length + self.prompt.max_new_tokens
-
-
-def answers(complete: deque[ActiveSequence]) -> Iterator[tuple[Prompt, Response]]:
-    """Take all sequences; yields their prompts with their answers."""
-    while complete:
-        sequence = complete.popleft()
-        answer = sequence.sampler.response(sequence.generated)
-        yield sequence.prompt, replace(answer, seconds=sequence.seconds)

@@ -42,6 +42,10 @@ class Prompt:
     prefix: EmbeddedPrefix | None = None
 
     @property
+    def requests(self) -> list[Request]:
+        return [self.request]
+
+    @property
     def length(self) -> int:
         return len(self.ids)
 

@@ -228,8 +228,8 @@ def test_planned_paths_and_a_log_of_paths() -> None:
     }
     log = PathLog()
     log.add("scoring", "packed", 0)
-    assert log.summary() == {}
+    assert log.summary({}) == {}
     log.add("scoring", "packed", 2)
     log.add("scoring", "packed", 3)
     log.add("scoring", "padded", 1, "media")
-    assert log.summary() == {"scoring": "packed: 5 requests; padded (media): 1 request"}
+    assert log.summary({}) == {"scoring": "packed: 5 requests; padded (media): 1 request"}

@@ -17,7 +17,7 @@ from mill.models.hf import TransformersModel
 from mill.models.prefix import fused_kernels, packed_scoring
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
-from mill.models.prefix.probe import STATE, sharing_obstacle
+from mill.models.prefix.proof import DIFFERS, STATE, sharing_obstacle
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, Span, shared_rows
 
@@ -159,7 +159,7 @@ def test_without_the_ancestors_scores_are_wrong(zoo: Any, monkeypatch: pytest.Mo
         self.levels = []
 
     monkeypatch.setattr(Pack, "__post_init__", blind)
-    assert sharing_obstacle(model.model) == STATE
+    assert sharing_obstacle(model.model) == DIFFERS
     rows = shared_rows(scored(), model.tokens.pairs(scored()))
     scorer = PrefixScorer(model.model, Budget(1 << 20, 1 << 20))
     found = [answer.score or 0.0 for _, answers in scorer.run(rows) for answer in shared(answers)]
@@ -326,8 +326,8 @@ def test_a_trie_that_was_made_ahead_changes_no_score(zoo: Any, sent: str, monkey
     ahead.prepare_requests(LOGLIKELIHOOD, [*requests, *(long if sent == "too long" else [])])
     given = {"others": scored(), "fewer": requests[3:], "too long": [*requests, *long]}.get(sent, requests)
     found = ahead.loglikelihood(given)
-    # Of a probe alone, where those requests are computed for which it was made; one that is too long has no row.
-    assert (max(tries) <= 3) == (sent in ("all", "too long"))
+    # None, where those requests are computed for which one was made; one that is too long has no row.
+    assert (tries == []) == (sent in ("all", "too long"))
     expected = opened(zoo("llama")).loglikelihood(given)
     assert [one.score for one in found] == [one.score for one in expected]
     assert [one.error for one in found] == [one.error for one in expected]

@@ -1,0 +1,252 @@
+"""Whether a model's rows may be computed together: proved on a few tokens before the first request.
+
+Packed rows share one forward pass, so attention, whose masked terms are exact zeros, must be all that moves information
+between tokens. No tolerance is chosen:
+
+* plain: the logits are those of each row by itself, up to rounding, which is measured (rounding.py). So are they in another
+  order, and where the rows are split into two passes.
+* blind: with the output of every attention set to zero, no other token changes a token's logits.
+* siblings: other tokens in the other rows, and later tokens of the same row, change nothing.
+
+Nothing is exactly that: shapes are equal, so rounding is. Only layers that compute tokens in groups, such as routed experts,
+round a token by its group. There a difference must be within rounding, and the gradient of a token's logits with respect to
+the other tokens zero.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mill.api.batching import describe, is_out_of_memory
+from mill.models.prefix.pack import PackLayout, SegmentCache, Unsupported
+from mill.models.prefix.packed_attention import Pack, attending
+from mill.models.prefix.packed_scoring import OUT_OF_MEMORY
+from mill.models.prefix.rounding import DRAWS, MORE, exceeds, rounded_otherwise
+from mill.models.prefix.trie import Segment, Trie
+from mill.models.tokens.scores import on_device
+
+if TYPE_CHECKING:
+    import torch
+
+_CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
+STATE = "its layers move information between tokens without attention"
+SIBLINGS = "a row's result depends on the rows beside it"
+DIFFERS = "its results with shared prefixes are not those of each row by itself"
+ROW, WORDS = 10, 7  # tokens of a row, and different ones in all rows
+
+
+def sharing_obstacle(model: Any) -> str:
+    """Why a model's rows cannot share prefixes; empty if they can."""
+    parameters = inspect.signature(model.forward).parameters
+    missing = [name for name in ("position_ids", "logits_to_keep") if name not in parameters]
+    if missing:
+        return f"its forward() takes no {' and no '.join(missing)}"
+    if not getattr(model, "_can_set_attn_implementation", lambda: False)():
+        return "it does not use transformers' attention interface"
+    devices = {str(weight.device) for weight in model.parameters()}
+    if len(devices) > 1:
+        return f"its weights are on several devices ({', '.join(sorted(devices))})"
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    if isinstance(rope, dict) and rope.get("rope_type") in _CHANGING_ROPE:
+        return f"its {rope['rope_type']} rope depends on the longest row of a batch"
+    try:
+        return _disproof(model)
+    except Unsupported as error:
+        return str(error)
+    except Exception as error:
+        return OUT_OF_MEMORY if is_out_of_memory(error) else f"a pass with shared prefixes failed: {describe(error)}"
+
+
+def _disproof(model: Any) -> str:
+    """Which proof fails; empty if all hold."""
+    import torch
+
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    pack = _ProofPack(model, _trie(vocabulary))
+    rows = _tokens(pack.trie)
+    with torch.inference_mode():
+        alone = [_plain(model, [row])[0] for row in rows]
+        noise = _noise(model, rows, alone)
+
+        def explained(differences: Sequence[float]) -> bool:
+            """Where a router is undecided only some roundings show it."""
+            for _ in range(MORE):
+                if not exceeds(differences, noise):
+                    return True
+                noise.extend(_noise(model, rows, alone))
+            return not exceeds(differences, noise)
+
+        together = pack.logits()
+        changes = [
+            (_changes(pack, pack.logits(plan=_Blind), pack.edges(), _Blind), STATE),
+            (_changes(pack, together, pack.siblings(), Pack), SIBLINGS),
+        ]
+        for moved, reason in changes:
+            if any(moved) and not explained(moved):
+                return reason
+        reverse = _ProofPack(model, _trie(vocabulary, reverse=True))
+        for found in (pack.by_row(together), reverse.by_row(reverse.logits()), pack.by_row(pack.split_logits())):
+            if not explained(_distances(torch.cat(found), torch.cat(alone))):
+                return DIFFERS
+    return STATE if any(any(moved) for moved, _ in changes) and pack.has_gradient() else ""
+
+
+def token_noise(model: Any) -> float:
+    """How far rounding moves the log-probabilities of a token: for most tokens at most."""
+    import torch
+
+    rows = _tokens(_trie(int(model.config.get_text_config().vocab_size)))
+    with torch.inference_mode():
+        return max(_noise(model, rows, list(_plain(model, rows))))
+
+
+def _noise(model: Any, rows: Sequence[Sequence[int]], alone: Sequence[torch.Tensor]) -> list[float]:
+    """How far the logits of each token move when they are rounded otherwise."""
+    import torch
+
+    with rounded_otherwise(model):
+        copies = _plain(model, [*rows] * DRAWS)
+    return _distances(copies.flatten(0, 1), torch.cat([*alone] * DRAWS))
+
+
+def _trie(vocabulary: int, *, reverse: bool = False) -> Trie:
+    """Four rows of ROW tokens, so that copies need no padding: two share seven of them, three share four. Tokens repeat, so
+    that context matters."""
+    choice = random.Random(0)
+    words = [choice.randrange(vocabulary) for _ in range(WORDS)]
+
+    def segment(tokens: int, parent: Segment | None = None) -> Segment:
+        start, level = (parent.end, parent.level + 1) if parent is not None else (0, 0)
+        return Segment([choice.choice(words) for _ in range(tokens)], start, parent, level)
+
+    first = segment(4)
+    second = segment(3, first)
+    ends = [segment(ROW - 7, second), segment(ROW - 7, second), segment(ROW - 4, first), segment(ROW)]
+    if reverse:
+        return Trie([ends[3], first, ends[2], second, ends[1], ends[0]], ends)
+    return Trie([first, second, *ends], ends)
+
+
+def _tokens(trie: Trie) -> list[list[int]]:
+    return [[token for segment in end.chain for token in segment.tokens] for end in trie.ends]
+
+
+def _plain(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    import torch
+
+    logits: torch.Tensor = model(input_ids=torch.tensor(rows, device=model.device), use_cache=False).logits
+    return logits.float()
+
+
+def _distances(some: torch.Tensor, others: torch.Tensor) -> list[float]:
+    """How far log-probabilities of (tokens, vocabulary) are from others: for each token, over the whole vocabulary."""
+    one, other = some.log_softmax(dim=-1), others.log_softmax(dim=-1)
+    equal = one == other  # also where tokens that do not exist have minus infinity
+    distances: list[float] = (one - other).masked_fill(equal, 0).square().mean(dim=-1).sqrt().tolist()
+    return distances
+
+
+class _Blind(PackLayout):
+    """Attention that sees nothing."""
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+        return q.new_zeros(*q.shape[:2], v.shape[2])
+
+
+class _ProofPack:
+    """Rows in one pass. Logits are those at every token, of (tokens, vocabulary)."""
+
+    def __init__(self, model: Any, trie: Trie) -> None:
+        self.model, self.trie = model, trie
+        self.vocabulary = int(model.config.get_text_config().vocab_size)
+        layout = self._plan(Pack, self.trie.segments, {})
+        self.bounds, self.ids = layout.bounds, layout.ids
+
+    def _plan(self, kind: type[PackLayout], segments: Sequence[Segment], cache: SegmentCache) -> PackLayout:
+        return kind(segments, cache, segments, window=ROW)
+
+    def logits(self, ids: torch.Tensor | None = None, plan: type[PackLayout] = Pack) -> torch.Tensor:
+        """With other tokens at the same places, where `ids` are those."""
+        return self._forward(self._plan(plan, self.trie.segments, {}), ids)
+
+    def split_logits(self) -> torch.Tensor:
+        """In two passes, the second of which has the keys and values of the first."""
+        import torch
+
+        cache: SegmentCache = {}
+        logits: dict[Segment, torch.Tensor] = {}
+        for segments in (self.trie.segments[:2], self.trie.segments[2:]):
+            plan = self._plan(Pack, segments, cache)
+            found = self._forward(plan)
+            logits |= {segment: found[first:last] for segment, (first, last) in plan.bounds.items()}
+        return torch.cat([logits[segment] for segment in self.bounds])
+
+    def _forward(self, plan: PackLayout, ids: torch.Tensor | None = None, *, fused: bool = True) -> torch.Tensor:
+        ids = on_device((plan.ids if ids is None else ids)[None], self.model.device)
+        positions = on_device(plan.positions[None], self.model.device)
+        with attending(self.model, plan, fused=fused):
+            logits: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
+        return logits.float()
+
+    def by_row(self, logits: torch.Tensor) -> list[torch.Tensor]:
+        return [logits[self._path(end)] for end in self.trie.ends]
+
+    def _path(self, end: Segment) -> list[int]:
+        """Where the tokens of a row are in the pack."""
+        return [place for segment in end.chain for place in range(*self.bounds[segment])]
+
+    def edges(self) -> Iterator[list[int]]:
+        """The first token of each segment, and the last one, whose neighbors are then other tokens."""
+        yield [first for first, _ in self.bounds.values()]
+        yield [last - 1 for _, last in self.bounds.values()]
+
+    def siblings(self) -> Iterator[list[int]]:
+        """Each row without the second half of its own tokens."""
+        for end in self.trie.ends:
+            yield self._path(end)[: -len(end.tokens) // 2]
+
+    def with_others(self, kept: Sequence[int]) -> torch.Tensor:
+        """The ids, with other ones at all places but these."""
+        import torch
+
+        ids = (self.ids + 1 + torch.arange(len(self.ids))) % self.vocabulary
+        ids[kept] = self.ids[kept]
+        return ids
+
+    def has_gradient(self) -> bool:
+        """Whether a token's logits have a gradient with respect to another token, without attention."""
+        import torch
+
+        tables: list[torch.Tensor] = []
+
+        def detach(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+            tables.append(output.detach().requires_grad_())
+            return tables[-1]
+
+        hook = self.model.get_input_embeddings().register_forward_hook(detach)
+        try:
+            with torch.enable_grad():
+                logits = self._forward(self._plan(_Blind, self.trie.segments, {}), fused=False)
+                for kept in self.edges():
+                    weights = torch.randn(logits[kept].shape, device=logits.device)
+                    (gradient,) = torch.autograd.grad((logits[kept] * weights).sum(), tables, retain_graph=True)
+                    gradient = gradient[0].clone()
+                    gradient[kept] = 0
+                    if bool((gradient != 0).any()):
+                        return True
+        finally:
+            hook.remove()
+        return False
+
+
+def _changes(pack: _ProofPack, logits: torch.Tensor, kept: Iterator[list[int]], plan: type[PackLayout]) -> list[float]:
+    """How far the logits at places that are kept move when all other tokens are other ones."""
+    changes: list[float] = []
+    for places in kept:
+        found = pack.logits(pack.with_others(places), plan)
+        equal = bool((found[places] == logits[places]).all())
+        changes += [0.0] * len(places) if equal else _distances(found[places], logits[places])
+    return changes

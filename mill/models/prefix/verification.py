@@ -1,0 +1,76 @@
+"""Rows that a fast path answered, computed again by the plain path: every run proves its own numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from mill.api.batching import is_out_of_memory
+from mill.api.errors import FastPathFailed
+from mill.models.prefix.rounding import DRAWS, MORE, MOST, MOST_MEDIAN, rounded_otherwise
+
+ONE_IN = 500  # rows are computed again, chosen by hash
+AT_LEAST = 2  # the first rows
+ENOUGH = 8  # rows for a median
+
+
+class Verification:
+    """Of one stage, such as scoring. Differences are in nats: of the scores of a row, or how far a token of a generated text
+    is from the most likely one."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._ratios: list[float] = []
+        self._largest, self._noise = 0.0, 0.0
+        self._skipped = 0
+
+    def takes(self, key: str) -> bool:
+        """Whether the row of this request is computed again."""
+        return len(self._ratios) < AT_LEAST or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
+
+    def check(self, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float) -> None:
+        """Compare with the plain path. Rounding explains a difference up to `noise`; beyond that it is measured on the row.
+
+        Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
+        """
+        try:
+            wanted = plain()
+            difference = _distance(found, wanted)
+            if difference > noise:
+                with rounded_otherwise(self.model):
+                    noise = max(noise, *(_distance(plain(), wanted) for _ in range(DRAWS)))
+                    for _ in range(MORE * DRAWS):  # where a router is undecided only some roundings show it
+                        if difference <= MOST * noise:
+                            break
+                        noise = max(noise, _distance(plain(), wanted))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._skipped += 1
+            return
+        self._ratios.append(difference / noise if noise else math.inf if difference else 0.0)
+        if difference >= self._largest or math.isnan(difference):
+            self._largest, self._noise = difference, noise
+        ratio = self._ratios[-1]
+        usual = median(self._ratios) if len(self._ratios) >= ENOUGH else 0.0
+        if not (ratio <= MOST and usual <= MOST_MEDIAN):
+            raise FastPathFailed(
+                f"a row computed again by itself differs by {difference:.3g} nats, and rounding explains {noise:.2g}"
+            )
+
+    def __str__(self) -> str:
+        """Empty where nothing was answered by a fast path."""
+        if not self._ratios and not self._skipped:
+            return ""
+        rows = f"{len(self._ratios)} row{'s' * (len(self._ratios) != 1)}"
+        text = f"verified: {rows}, largest difference {self._largest:.2g} nats (noise {self._noise:.2g})"
+        return text + (f", {self._skipped} not verified (out of memory)" if self._skipped else "")
+
+
+def _distance(some: Sequence[float], others: Sequence[float]) -> float:
+    """The largest difference; NaN where a value is not a number and the other one is."""
+    pairs = [(one, other) for one, other in zip(some, others, strict=True) if not (math.isnan(one) and math.isnan(other))]
+    differences = [0.0 if one == other else abs(one - other) for one, other in pairs]
+    return math.nan if any(map(math.isnan, differences)) else max(differences, default=0.0)
