@@ -14,7 +14,7 @@ from typing import Any
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
 from mill.api.budget import CallGate, Price
 from mill.api.constructor import bound_arguments
-from mill.api.errors import CannotServe, MillError, ModelBroken, ModelError
+from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.progress import Progress, TokenCount
 from mill.api.reasoning import tags_of
@@ -348,15 +348,22 @@ class MillModel(ABC):
     def _ordered(self, kind: str, requests: Sequence[Request]) -> list[Response]:
         """Equal requests are computed once."""
         distinct = list({request.key: request for request in requests}.values())
+        try:
+            responses = self._responses(kind, distinct)
+        except FastPathFailed:  # it is off from now on
+            responses = self._responses(kind, distinct)
+        return [responses[request.key] for request in requests]
+
+    def _responses(self, kind: str, requests: Sequence[Request]) -> dict[str, Response]:
         responses: dict[str, Response] = {}
         with (
-            Progress(kind, len(distinct), tokens=lambda: self.token_count) as progress,
-            closing(self._tracked(kind, distinct)) as stream,
+            Progress(kind, len(requests), tokens=lambda: self.token_count) as progress,
+            closing(self._tracked(kind, requests)) as stream,
         ):
             for request, response in stream:
                 responses[request.key] = response
                 progress.advance(failed=response.failed)
-        return [responses[request.key] for request in requests]
+        return responses
 
     def _limits(self, kind: str) -> BatchLimits:
         if kind == ROLLING:

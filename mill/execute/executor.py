@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import Protocol
 
 from mill.api.batching import WINDOW, Completed
-from mill.api.errors import MillError
+from mill.api.errors import FastPathFailed, MillError
 from mill.api.model import TEXT_KINDS
 from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.timing import LOADING, RECORDING, phase
+from mill.api.warnings import warn
 from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
 from mill.execute.budget import DIALOGS
@@ -68,6 +69,9 @@ class Executor:
         self.tally = Tally()
         self.round_number = 1
         self.account: Account | None = None
+        self.superseded = 0
+        """How often a fast path of the model was found to be wrong: the store then has other answers than before."""
+        self._computed: list[Request] = []
         self.on_first_response: Callable[[], None] | None = None
         """Called once, when the first response is stored."""
 
@@ -91,17 +95,35 @@ class Executor:
 
         `round_number` is that of the dialogs among them, for the progress.
 
-        Requests are processed in windows, so an iterator of any length fits memory; windows are large enough to find
-        shared prefixes.
+        Requests are processed in windows, which are large enough to find shared prefixes.
         """
         self.round_number = round_number
-        stream = iter(requests)
-        while window := list(islice(stream, WINDOW)):
+        requests = list(requests)
+        while True:
+            known = self.tally.known
+            try:
+                self._run_windows(requests)
+                return
+            except FastPathFailed as failure:
+                self._supersede(failure)
+                self.tally.requested = self.tally.known = known
+
+    def _run_windows(self, requests: Sequence[Request]) -> None:
+        for start in range(0, len(requests), WINDOW):
             by_kind: dict[str, list[Request]] = {}
-            for request in window:
+            for request in requests[start : start + WINDOW]:
                 by_kind.setdefault(request.kind, []).append(request)
             for kind, group in by_kind.items():
                 self._run_kind(kind, group)
+
+    def _supersede(self, failure: FastPathFailed) -> None:
+        """Everything that was computed so far is asked again. The errors come first: a run that is killed goes on there."""
+        warn(f"a fast path was wrong: {failure}; {len(self._computed)} answers are computed again without it")
+        for request in self._computed:
+            self.store.put(request, Response(error=f"a fast path was wrong: {failure}"))
+        self._computed.clear()
+        self.superseded += 1
+        self.tally.computed = self.tally.failed = self.tally.scored = 0
 
     def any_active(self, active: bool) -> bool:
         """Whether another wave is needed: in lock-step, as long as one rank has requests left."""
@@ -194,6 +216,7 @@ class Executor:
             if self.account is not None and not self.backend.uses_gate:
                 self.account.charge(request, response)  # first: a process killed in between computes it again
             responses[request.key] = self.store.put(request, response)
+        self._computed.append(request)
         self.tally.computed += 1
         self.tally.failed += response.failed
         self.tally.prompt_tokens += response.prompt_tokens or 0

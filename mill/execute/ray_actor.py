@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import MillError, ModelBroken
+from mill.api.errors import MillError
 from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.request import Request
@@ -47,8 +47,8 @@ class Update:
     responses: list[Keyed]
     warnings: list[str]
     failure: str | None = None
-    broken: bool = False
-    """Whether the failure is that the model failed on every request."""
+    failed_as: str = "ModelError"
+    """The name of the error, where the command treats it apart."""
     lost: str | None = None
     """Why this worker cannot be used any more, though others may."""
 
@@ -113,7 +113,7 @@ class ReplicaActor:
                 yield Update(responses, self._warnings(), lost=str(item))
                 return
             if isinstance(item, BaseException):
-                yield Update(responses, self._warnings(), _error_text(item), broken=isinstance(item, ModelBroken))
+                yield Update(responses, self._warnings(), _error_text(item), failed_as=type(item).__name__)
                 return
             if responses:
                 yield Update(responses, self._warnings())

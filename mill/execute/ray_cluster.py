@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.errors import ModelBroken, ModelError
+from mill.api.errors import FastPathFailed, ModelBroken, ModelError
 from mill.api.request import Request
 from mill.api.warnings import warn
 from mill.compat.ray import silence_node_reports
@@ -25,6 +25,7 @@ from mill.execute.workers import Keyed, WorkerLost
 CLUSTER_TIMEOUT_S = 10.0
 POLL_S = 5.0  # between two checks while a worker starts
 SLOW_START_S = 60.0  # after which a worker that is not ready is reported
+_FAILURES = {kind.__name__: kind for kind in (ModelBroken, FastPathFailed)}
 
 
 class RayWorker:
@@ -89,7 +90,7 @@ def _handle(update: Update) -> None:
     if update.lost is not None:
         raise WorkerLost(update.lost)
     if update.failure is not None:
-        raise (ModelBroken if update.broken else ModelError)(update.failure)
+        raise _FAILURES.get(update.failed_as, ModelError)(update.failure)
 
 
 class RayCluster:

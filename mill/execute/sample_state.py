@@ -12,7 +12,7 @@ from mill.api.batching import describe
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.execute.executor import Executor
+from mill.execute.executor import Executor, Store
 from mill.execute.tools import attach, run_tools, tool_key, waits_for_tools
 from mill.tasks.hooks import attempt, check_request, read_requests
 
@@ -34,6 +34,16 @@ class SampleState:
         if task.multi_round:
             return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
         return cls(task, sample, settings, requests)
+
+    def reset(self, store: Store) -> None:
+        """Without responses, as they were superseded, and of a dialog without the rounds and results of tools that came of
+        them."""
+        for request in (request for rounds in self.rounds for request in rounds if request.resps):
+            if request.resps[0].tool_results:
+                store.put(tool_key(self.task, self.sample, request), Response(error="of a superseded answer"))
+        self.rounds = [rounds[:1] for rounds in self.rounds]
+        for request in self.all_requests():
+            request.resps.clear()
 
     @property
     def first_request(self) -> Request:
@@ -101,8 +111,18 @@ class SampleState:
 def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
     """Run until every dialog is over; in each wave all open requests of all tasks go to the model together.
 
-    With a budget only some dialogs are open at a time, so that it ends with dialogs that are over.
+    With a budget only some dialogs are open at a time, so that it ends with dialogs that are over. Where answers to earlier
+    rounds were superseded, dialogs take another course, from the start.
     """
+    superseded = executor.superseded
+    _run_waves(executor, states)
+    if executor.superseded != superseded and any(state.rounds for state in states):
+        for state in states:
+            state.reset(executor.store)
+        run_samples(executor, states)
+
+
+def _run_waves(executor: Executor, states: Sequence[SampleState]) -> None:
     waiting, active = deque(states), list[SampleState]()
     for number in itertools.count(1):
         _fill(active, waiting, executor.most_dialogs)

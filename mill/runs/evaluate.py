@@ -65,9 +65,16 @@ class OpenRun:
     session: manifest.Session
     ending: contextlib.ExitStack
     quiet: bool
+    answered: list[SampleState] = field(default_factory=list)
 
     def answer(self, states: Sequence[SampleState]) -> None:
+        superseded = self.executor.superseded
         run_samples(self.executor, states)
+        if self.executor.superseded != superseded and self.answered:
+            for state in self.answered:
+                state.reset(self.executor.store)
+            run_samples(self.executor, self.answered)
+        self.answered += states
 
     def finish(self) -> Outcome:
         self.run._prompts.finish(self.run.states)

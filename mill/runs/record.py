@@ -136,8 +136,7 @@ class Record:
     def adopt(self, line: Mapping[str, Any]) -> None:
         """Append a response that another process sends, unless it is recorded already."""
         key, response = line["key"], Response.from_dict(line["response"])
-        known = self._own.find(key)
-        if known is None or known.failed:
+        if self.lookup(key) != response:
             self._append(key, line["kind"], line["deterministic"] and self.shareable, without_secrets(response))
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:

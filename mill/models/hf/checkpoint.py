@@ -79,7 +79,7 @@ class TransformersCheckpoint(MediaModel):
             sharding.check_ranks()
         self.source = loading.locate(path, revision)
         self._requested_dtype, self.device_map = dtype, device_map
-        self.max_context_length, self.batch_size = max_context_length, batch_size
+        self.max_context_length, self.batch_size = max_context_length, batch_size or (1 if exact else None)
         self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
         self.modalities, self.video_frames, self.exact = modalities, video_frames, exact

@@ -41,6 +41,8 @@ class TransformersModel(TransformersCheckpoint):
 
     _ahead: TokenizedAhead | None = None
     _prompts_ahead: PromptsAhead | None = None
+    _padding = ""
+    """Why rows are not padded."""
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         if self._model is not None:
@@ -77,7 +79,7 @@ class TransformersModel(TransformersCheckpoint):
             raise
 
     def warnings(self) -> list[str]:
-        return [*super().warnings(), *self._paths.failures]
+        return [*super().warnings(), *self._paths.failures, *([self._padding] if self._padding else [])]
 
     def _computed(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
         if kind == LOGLIKELIHOOD:
@@ -193,9 +195,17 @@ class TransformersModel(TransformersCheckpoint):
     @cached_property
     def prefix_engine(self) -> PrefixEngine:
         model = self.model  # first: loading sets the tokens that end an answer
-        return PrefixEngine(
-            model, self.tokens.tokenizer, self._eos_ids, free_memory=self._free_memory, disabled=self._sharing_disabled
+        engine = PrefixEngine(
+            model,
+            self.tokens.tokenizer,
+            self._eos_ids,
+            free_memory=self._free_memory,
+            disabled=self._sharing_disabled,
+            pads=self.batch_size != 1 and not self.lock_step,
+            log=self._paths,
         )
+        self._padding = engine.padding_obstacle
+        return engine
 
     @cached_property
     def shared_media(self) -> SharedMedia:
@@ -215,8 +225,7 @@ class TransformersModel(TransformersCheckpoint):
         return paths.planned(self._sharing_disabled)
 
     def execution_paths(self) -> dict[str, str]:
-        engine: PrefixEngine | None = self.__dict__.get("prefix_engine")
-        return self._paths.summary(engine.verified if engine is not None else {})
+        return self._paths.summary()
 
     def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """Packed, an image once for all of its requests, where the model allows it; the others in padded batches."""
@@ -239,17 +248,18 @@ class TransformersModel(TransformersCheckpoint):
         documents = zip(requests, map(self.tokens.windows, requests), strict=True)
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
+        limits = BatchLimits(self._token_limits(budget).requests, budget)
         self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
         count = self._count()
         count.planned += sum(unit.cost for unit in units)
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(FORWARD):
-                answers = padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget)
+                answers = padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget, limits.requests)
             count.computed += sum(unit.cost for unit in batch)
             return [[answer] for answer in answers]
 
-        return self._stream_checked(ROLLING, units, hook, BatchLimits(self.batch_size, budget))
+        return self._stream_checked(ROLLING, units, hook, limits)
 
     def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
         """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
@@ -293,5 +303,6 @@ class TransformersModel(TransformersCheckpoint):
         yield from self._stream_media(GENERATE, left, answer, self._token_limits(memory.generation_tokens(self.model)))
 
     def _token_limits(self, budget: int) -> BatchLimits:
-        """The requested batch size, else as many tokens as fit."""
-        return BatchLimits(requests=self.batch_size) if self.batch_size else BatchLimits(tokens=budget)
+        """The requested batch size, else as many tokens as fit; rows that must not be padded are computed one by one."""
+        size = 1 if self.prefix_engine.padding_obstacle else self.batch_size
+        return BatchLimits(requests=size) if size else BatchLimits(tokens=budget)

@@ -95,7 +95,9 @@ class SharedMedia:
         engine.verify(
             paths.SCORING,
             row.request.key,
-            lambda one: one.check(scores_of(found), partial(self._plain_scores, row, self.media.load(row)), noise),
+            lambda one: one.check(
+                engine.model, scores_of(found), partial(self._plain_scores, row, self.media.load(row)), noise
+            ),
         )
 
     def _plain_scores(self, row: MediaRow, decoded: list[Any]) -> list[float]:
@@ -112,7 +114,7 @@ class SharedMedia:
             return sequence.sampler.replayed().gaps(logits, sequence.prompt.ids, generated)
 
         zeros = [0.0] * len(generated)
-        engine.verify(paths.DECODING, row.request.key, lambda one: one.check(zeros, plain, engine.token_noise))
+        engine.verify(paths.DECODING, row.request.key, lambda one: one.check(engine.model, zeros, plain, engine.token_noise))
 
     def _prompt(self, one: _Embedded) -> Prompt:
         request = one.row.request
@@ -207,7 +209,7 @@ class SharedMedia:
         if isinstance(outcome, NotShared):
             return outcome.reason
         try:
-            Verification(self.engine.model).check(scores_of(outcome), partial(self._plain_scores, probe, decoded), noise=0)
+            Verification().check(self.engine.model, scores_of(outcome), partial(self._plain_scores, probe, decoded))
         except FastPathFailed as failure:
             return str(failure)
         return ""

@@ -23,7 +23,8 @@ from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, PrefixScorer, Work, shortest_window, too_long
 from mill.models.prefix.padded_scoring import forward_rows, score_rows
-from mill.models.prefix.proof import sharing_obstacle, token_noise
+from mill.models.prefix.paths import PathLog
+from mill.models.prefix.proof import padding_obstacle, sharing_obstacle, token_noise
 from mill.models.prefix.sequences import ActiveSequence
 from mill.models.prefix.verification import Verification
 from mill.models.tokens.rows import Row, Span
@@ -38,17 +39,31 @@ class PrefixEngine:
     """A loaded model on the fast path. `disabled` is why that path is off; empty if it is on."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, eos_ids: list[int], *, free_memory: Callable[[], None], disabled: str = ""
+        self,
+        model: Any,
+        tokenizer: Any,
+        eos_ids: list[int],
+        *,
+        free_memory: Callable[[], None],
+        disabled: str = "",
+        pads: bool = True,
+        log: PathLog | None = None,
     ) -> None:
+        """With `pads`, rows that are computed by themselves are padded in batches. `log` has what was verified."""
         self.model, self.tokenizer, self.eos_ids = model, tokenizer, eos_ids
         self.free_memory = free_memory
         self.disabled = disabled
-        self.verified = {stage: Verification(model) for stage in (paths.SCORING, paths.DECODING)}
+        self._log = log or PathLog()
+        for verification in self._log.verified.values():
+            verification.restart()
         if not disabled:
             make_current(model.device)
             with phase(PROBING):
                 if obstacle := sharing_obstacle(model):
                     self.disable(obstacle)
+        self.padding_obstacle = padding_obstacle(model) if self.disabled and pads else ""
+        if self.padding_obstacle:
+            warn(self.padding_obstacle)
 
     def disable(self, reason: str) -> None:
         self.disabled = reason
@@ -56,7 +71,7 @@ class PrefixEngine:
 
     def verify(self, stage: str, key: str, check: Callable[[Verification], None]) -> None:
         """Compute a row again where it is its turn. A fast path that fails is switched off."""
-        verification = self.verified[stage]
+        verification = self._log.verified[stage]
         if not verification.takes(key):
             return
         try:
@@ -117,7 +132,9 @@ class PrefixEngine:
             return scores_of(responses)
 
         if row.requests:
-            self.verify(paths.SCORING, row.requests[0].key, lambda one: one.check(scores_of(found), plain, noise))
+            self.verify(
+                paths.SCORING, row.requests[0].key, lambda one: one.check(self.model, scores_of(found), plain, noise)
+            )
 
     def _check_text(self, sequence: ActiveSequence) -> None:
         """Teacher-forced, each token of a text must be the most likely one, or nearly so."""
@@ -131,7 +148,7 @@ class PrefixEngine:
             return sequence.sampler.replayed().gaps(logits[0], prompt.ids, generated)
 
         zeros = [0.0] * len(generated)
-        self.verify(paths.DECODING, prompt.request.key, lambda one: one.check(zeros, plain, self.token_noise))
+        self.verify(paths.DECODING, prompt.request.key, lambda one: one.check(self.model, zeros, plain, self.token_noise))
 
     def decode(
         self,

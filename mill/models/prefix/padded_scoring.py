@@ -44,8 +44,8 @@ def forward_rows(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, int]:
         return model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:], first
 
 
-def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int) -> list[Response]:
-    """The log-likelihood of documents that are split into rows; `budget` is the most tokens of one batch.
+def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int, most: int | None = None) -> list[Response]:
+    """The log-likelihood of documents that are split into rows; a batch has at most `budget` tokens, and `most` rows.
 
     Rows of similar length share batches. When memory runs out, batches are halved; a single row that does not fit raises.
     """
@@ -54,7 +54,8 @@ def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int)
     )
     totals, tokens, done = [0.0] * len(documents), [0] * len(documents), 0
     while done < len(rows):
-        batch = rows[done : done + max(1, budget // len(rows[done][0].ids))]
+        fitting = max(1, budget // len(rows[done][0].ids))
+        batch = rows[done : done + min(fitting, most or fitting)]
         try:
             answers = score_rows(model, [row for row, _ in batch])
         except Exception as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+
+from mill.models.prefix.verification import Verification
 
 SCORING, ROLLING, DECODING = "scoring", "rolling", "decoding"
 PACKED, PADDED = "packed", "padded"
@@ -15,6 +16,7 @@ class PathLog:
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {}
+        self.verified = {stage: Verification() for stage in (SCORING, DECODING)}
         self._failures: dict[str, None] = {}
 
     def add(self, stage: str, path: str, requests: int, reason: str = "") -> None:
@@ -25,20 +27,20 @@ class PathLog:
     def fail(self, reason: str) -> None:
         """What fast paths answered is computed again."""
         self._counts.clear()
+        self.verified = {stage: Verification() for stage in self.verified}
         self._failures[f"the fast path was wrong: {reason}; all that it had answered was computed again without it"] = None
 
     @property
     def failures(self) -> list[str]:
         return list(self._failures)
 
-    def summary(self, verified: Mapping[str, object]) -> dict[str, str]:
-        """For instance {"scoring": "packed: 25 requests; padded (out of memory): 2 requests; verified: 2 rows, ..."}.
-        `verified` says for each stage how its rows were verified."""
+    def summary(self) -> dict[str, str]:
+        """For instance {"scoring": "packed: 25 requests; padded (out of memory): 2 requests; verified: 2 rows, ..."}."""
         return {
             stage: "; ".join(
                 [
                     *(f"{path}: {count} request{'s' * (count != 1)}" for path, count in counts.items()),
-                    *filter(None, [str(verified.get(stage, ""))]),
+                    *filter(None, [str(self.verified.get(stage, ""))]),
                 ]
             )
             for stage, counts in self._counts.items()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import describe, is_out_of_memory
@@ -69,29 +69,36 @@ def _disproof(model: Any) -> str:
     rows = _tokens(pack.trie)
     with torch.inference_mode():
         alone = [_plain(model, [row])[0] for row in rows]
-        noise = _noise(model, rows, alone)
-
-        def explained(differences: Sequence[float]) -> bool:
-            """Where a router is undecided only some roundings show it."""
-            for _ in range(MORE):
-                if not exceeds(differences, noise):
-                    return True
-                noise.extend(_noise(model, rows, alone))
-            return not exceeds(differences, noise)
-
+        noise = _Noise(model, rows, alone)
         together = pack.logits()
         changes = [
             (_changes(pack, pack.logits(plan=_Blind), pack.edges(), _Blind), STATE),
             (_changes(pack, together, pack.siblings(), Pack), SIBLINGS),
         ]
         for moved, reason in changes:
-            if any(moved) and not explained(moved):
+            if any(moved) and not noise.explains(moved):
                 return reason
         reverse = _ProofPack(model, _trie(vocabulary, reverse=True))
         for found in (pack.by_row(together), reverse.by_row(reverse.logits()), pack.by_row(pack.split_logits())):
-            if not explained(_distances(torch.cat(found), torch.cat(alone))):
+            if not noise.explains(_distances(torch.cat(found), torch.cat(alone))):
                 return DIFFERS
     return STATE if any(any(moved) for moved, _ in changes) and pack.has_gradient() else ""
+
+
+def padding_obstacle(model: Any) -> str:
+    """Why a row changes when it is padded beside a longer one; empty if it does not."""
+    import torch
+
+    rows = _tokens(_trie(int(model.config.get_text_config().vocab_size)))
+    short, longer = rows[0][: ROW // 2], rows[-1]
+    try:
+        with torch.inference_mode():
+            alone = _plain(model, [short])
+            beside = _plain(model, [[*short, *[0] * (ROW - len(short))], longer])[0, : len(short)]
+            differs = not _Noise(model, [short], alone).explains(_distances(beside, alone[0]))
+    except Exception:  # requests will meet it, and say so
+        return ""
+    return "its tokens see what follows them, so rows are not padded: each is computed by itself" if differs else ""
 
 
 def token_noise(model: Any) -> float:
@@ -100,16 +107,30 @@ def token_noise(model: Any) -> float:
 
     rows = _tokens(_trie(int(model.config.get_text_config().vocab_size)))
     with torch.inference_mode():
-        return max(_noise(model, rows, list(_plain(model, rows))))
+        return max(_Noise(model, rows, _plain(model, rows)).distances)
 
 
-def _noise(model: Any, rows: Sequence[Sequence[int]], alone: Sequence[torch.Tensor]) -> list[float]:
-    """How far the logits of each token move when they are rounded otherwise."""
-    import torch
+class _Noise:
+    """How far the logits of each token of rows move when they are rounded otherwise."""
 
-    with rounded_otherwise(model):
-        copies = _plain(model, [*rows] * DRAWS)
-    return _distances(copies.flatten(0, 1), torch.cat([*alone] * DRAWS))
+    def __init__(self, model: Any, rows: Sequence[Sequence[int]], alone: Iterable[torch.Tensor]) -> None:
+        self._model, self._rows, self._alone = model, rows, alone
+        self.distances = self._draw()
+
+    def explains(self, differences: Sequence[float]) -> bool:
+        """Where a router is undecided only some roundings show it."""
+        for _ in range(MORE):
+            if not exceeds(differences, self.distances):
+                return True
+            self.distances += self._draw()
+        return not exceeds(differences, self.distances)
+
+    def _draw(self) -> list[float]:
+        import torch
+
+        with rounded_otherwise(self._model):
+            copies = _plain(self._model, [*self._rows] * DRAWS)
+        return _distances(copies.flatten(0, 1), torch.cat([*self._alone] * DRAWS))
 
 
 def _trie(vocabulary: int, *, reverse: bool = False) -> Trie:

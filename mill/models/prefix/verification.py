@@ -20,17 +20,21 @@ class Verification:
     """Of one stage, such as scoring. Differences are in nats: of the scores of a row, or how far a token of a generated text
     is from the most likely one."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self) -> None:
+        self._due = AT_LEAST
         self._ratios: list[float] = []
         self._largest, self._noise = 0.0, 0.0
         self._skipped = 0
 
+    def restart(self) -> None:
+        """The model was loaded: its first rows are computed again."""
+        self._due = AT_LEAST
+
     def takes(self, key: str) -> bool:
         """Whether the row of this request is computed again."""
-        return len(self._ratios) < AT_LEAST or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
+        return self._due > 0 or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
 
-    def check(self, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float) -> None:
+    def check(self, model: Any, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float = 0.0) -> None:
         """Compare with the plain path. Rounding explains a difference up to `noise`; beyond that it is measured on the row.
 
         Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
@@ -39,7 +43,7 @@ class Verification:
             wanted = plain()
             difference = _distance(found, wanted)
             if difference > noise:
-                with rounded_otherwise(self.model):
+                with rounded_otherwise(model):
                     noise = max(noise, *(_distance(plain(), wanted) for _ in range(DRAWS)))
                     for _ in range(MORE * DRAWS):  # where a router is undecided only some roundings show it
                         if difference <= MOST * noise:
@@ -50,6 +54,7 @@ class Verification:
                 raise
             self._skipped += 1
             return
+        self._due -= 1
         self._ratios.append(difference / noise if noise else math.inf if difference else 0.0)
         if difference >= self._largest or math.isnan(difference):
             self._largest, self._noise = difference, noise

@@ -14,7 +14,7 @@ from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.models.hf import TransformersModel
-from mill.models.prefix import packed_scoring, probe
+from mill.models.prefix import packed_scoring, proof
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.paths import PathLog, planned
@@ -29,6 +29,11 @@ PREFIX = "the quick brown fox jumps over the lazy dog . what is the answer ? it 
 
 def opened(folder: Path, **arguments: Any) -> TransformersModel:
     return TransformersModel(str(folder), dtype="float32", device_map="cpu", **arguments)
+
+
+def paths_of(model: TransformersModel) -> dict[str, str]:
+    """Without how they were verified."""
+    return {stage: path.partition("; verified: ")[0] for stage, path in model.execution_paths().items()}
 
 
 def choices(contexts: int = 3) -> list[Request]:
@@ -46,11 +51,10 @@ def test_the_fast_paths_are_reported_with_their_numbers_of_requests(tiny_model: 
     model.generate_until(prompts())
     model.loglikelihood_rolling([Request(ROLLING, PREFIX)])
     model.clean()
-    assert model.execution_paths() == {
-        "scoring": "packed: 6 requests",
-        "decoding": "continuous: 3 requests",
-        "rolling": "padded: 1 request",
-    }
+    found = model.execution_paths()
+    assert found["scoring"].startswith("packed: 6 requests; verified: 2 rows, largest difference ")
+    assert found["decoding"].startswith("continuous: 3 requests; verified: 2 rows, largest difference ")
+    assert found["rolling"] == "padded: 1 request"
 
 
 def test_exact_computes_every_row_by_itself(tiny_model: Path) -> None:
@@ -67,7 +71,7 @@ def test_exact_computes_every_row_by_itself(tiny_model: Path) -> None:
 def test_requests_for_logprobs_are_scored_in_padded_batches(tiny_model: Path) -> None:
     model = opened(tiny_model)
     model.loglikelihood([*choices(1), Request(LOGLIKELIHOOD, PREFIX, " no", options={"logprobs": 2})])
-    assert model.execution_paths() == {"scoring": "padded (logprobs requested): 1 request; packed: 2 requests"}
+    assert paths_of(model) == {"scoring": "padded (logprobs requested): 1 request; packed: 2 requests"}
 
 
 def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
@@ -80,7 +84,7 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     load_files((ODD,))
     monkeypatch.setattr(warnings, "_reported", set())  # of other tests in this process
 
-    def paths_of(backend: str) -> dict[str, str]:
+    def reported(backend: str) -> dict[str, str]:
         spec = f"{backend}[path={tiny_model},dtype=float32,device_map=cpu]"
         run = prepare(spec, select(["toy_choice"]), RenderSettings(), output_dir=tmp_path, limit=2)
         print_plan(run)
@@ -90,12 +94,12 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
         found: dict[str, str] = session["paths"]
         return found
 
-    assert paths_of("hf") == {"scoring": "packed: 6 requests"}
+    assert reported("hf")["scoring"].startswith("packed: 6 requests; verified: 2 rows")
     assert "prefix sharing is off" not in caplog.text
     printed = capsys.readouterr().out
     assert "batching: scoring packed, shared prefixes once (if the model supports it)\n" in printed  # nothing is generated
-    assert paths_of("recurrent") == {"scoring": f"padded ({probe.STATE}): 6 requests"}
-    assert "prefix sharing is off: its layers carry state" in caplog.text
+    assert reported("recurrent") == {"scoring": f"padded ({proof.STATE}): 6 requests"}
+    assert "prefix sharing is off: its layers move information between tokens without attention" in caplog.text
 
 
 def test_unsupported_attention_switches_to_padded_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,64 +129,52 @@ def test_unsupported_attention_found_by_the_probe(tiny_model: Path, monkeypatch:
     assert model.prefix_engine.disabled == "its attention takes sinks"
 
 
-def test_another_exception_in_scoring_is_an_error_of_its_requests_and_no_switch(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = opened(tiny_model)
-    bad = Request(LOGLIKELIHOOD, "zq zq zq zq", " yes")
-    requests = [*choices(), bad]
-    wanted = [answer.score for answer in model.loglikelihood(requests)]
-    poison = model.tokens.pairs([bad])[0].ids[1:-1]
-    real = packed_scoring.forward
-
-    def failing(network: Any, pack: Any, positions: Any, tokens: Any) -> Any:
-        if any(list(segment.tokens)[-len(poison) :] == poison for segment in pack.segments):
-            raise RuntimeError("no such kernel")
-        return real(network, pack, positions, tokens)
-
-    monkeypatch.setattr(packed_scoring, "forward", failing)
-    model = opened(tiny_model)
-    *good, failed = model.loglikelihood(requests)
-    assert (failed.error, failed.score) == ("RuntimeError: no such kernel", None)
-    assert [answer.score for answer in good] == pytest.approx(wanted[:-1], abs=1e-4)
-    assert model.prefix_sharing and model.execution_paths() == {"scoring": "packed: 7 requests"}
-
-
-def test_another_exception_in_decoding_is_an_error_of_its_request_and_no_switch(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = opened(tiny_model)
-    wanted = [answer.text for answer in model.generate_until(prompts(5))]
-    real = DecodingStep.attend
-    poison = model.tokens.encode(prompts(5)[2].text)[-1]
-
-    inputs: list[list[int]] = []
-    model.model.register_forward_pre_hook(
-        lambda module, args, kwargs: inputs.append(kwargs["input_ids"][0].tolist()), with_kwargs=True
-    )
-
-    def failing(self: Any, *args: Any) -> Any:
-        """Fails on every step that has the third prompt's last token among its inputs."""
-        if poison in inputs[-1]:
-            raise RuntimeError("no such kernel")
-        return real(self, *args)
-
-    monkeypatch.setattr(DecodingStep, "attend", failing)
-    answers = model.generate_until(prompts(5))
-    assert answers[2].error == "RuntimeError: no such kernel"
-    assert [answer.text for n, answer in enumerate(answers) if n != 2] == [text for n, text in enumerate(wanted) if n != 2]
-    assert model.prefix_sharing and model.execution_paths()["decoding"] == "continuous: 10 requests"
-
-
 @pytest.mark.parametrize("kind", ["scoring", "decoding"])
-def test_a_model_that_fails_on_everything_is_broken(tiny_model: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_fast_path_that_fails_leaves_its_requests_to_the_plain_one(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise TypeError("'NoneType' object is not subscriptable")
+
+    plain, model = opened(tiny_model, exact=True), opened(tiny_model)
+    assert model.prefix_sharing
+    if kind == "scoring":
+        monkeypatch.setattr(Pack, "attend", failing)
+        found, wanted = (one.loglikelihood(choices()) for one in (model, plain))
+        assert [answer.score for answer in found] == pytest.approx([answer.score for answer in wanted], abs=1e-4)
+    else:
+        monkeypatch.setattr(DecodingStep, "attend", failing)
+        found, wanted = (one.generate_until(prompts()) for one in (model, plain))
+        assert [answer.text for answer in found] == [answer.text for answer in wanted]
+    assert not any(answer.failed for answer in found)
+    assert not model.prefix_sharing
+    ((path),) = model.execution_paths().values()
+    assert "(a pass failed: TypeError: 'NoneType' object is not subscriptable): " in path
+
+
+def test_a_pass_that_fails_in_the_proof_leaves_everything_to_the_plain_path(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Any:
+        raise TypeError("'NoneType' object is not subscriptable")
+
+    monkeypatch.setattr(Pack, "attend", failing)
+    model = opened(tiny_model)
+    wanted = opened(tiny_model, exact=True).loglikelihood(choices())
+    found = [answer.score for answer in model.loglikelihood(choices())]
+    assert found == pytest.approx([answer.score for answer in wanted], abs=1e-4)
+    assert model.prefix_engine.disabled.startswith("a pass with shared prefixes failed: TypeError: ")
+
+
+@pytest.mark.parametrize("kind", [LOGLIKELIHOOD, GENERATE])
+def test_a_model_that_fails_on_both_paths_is_broken(tiny_model: Path, kind: str) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(Pack if kind == "scoring" else DecodingStep, "attend", broken)
     model = opened(tiny_model)
+    model.model.get_decoder().register_forward_pre_hook(broken)
     with pytest.raises(ModelBroken, match="failed on each of the first 8 requests: RuntimeError: no such kernel"):
-        if kind == "scoring":
+        if kind == LOGLIKELIHOOD:
             model.loglikelihood([Request(LOGLIKELIHOOD, f"{n}", " yes") for n in range(20)])
         else:
             model.generate_until(prompts(20))
@@ -205,7 +197,7 @@ def test_out_of_memory_in_scoring_switches_the_rows_that_do_not_fit(
     assert model.prefix_sharing  # probed before memory is short
     monkeypatch.setattr(packed_scoring, "forward", short_of_memory)
     assert [answer.score for answer in model.loglikelihood(requests)] == pytest.approx(wanted, abs=1e-4)
-    assert model.execution_paths() == {"scoring": "padded (out of memory): 6 requests; packed: 1 request"}
+    assert paths_of(model) == {"scoring": "padded (out of memory): 6 requests; packed: 1 request"}
     assert model.prefix_sharing
 
 
@@ -228,8 +220,8 @@ def test_planned_paths_and_a_log_of_paths() -> None:
     }
     log = PathLog()
     log.add("scoring", "packed", 0)
-    assert log.summary({}) == {}
+    assert log.summary() == {}
     log.add("scoring", "packed", 2)
     log.add("scoring", "packed", 3)
     log.add("scoring", "padded", 1, "media")
-    assert log.summary({}) == {"scoring": "packed: 5 requests; padded (media): 1 request"}
+    assert log.summary() == {"scoring": "packed: 5 requests; padded (media): 1 request"}

@@ -17,7 +17,7 @@ from mill.models.hf import TransformersModel
 from mill.models.prefix import fused_kernels, packed_scoring
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
-from mill.models.prefix.proof import DIFFERS, STATE, sharing_obstacle
+from mill.models.prefix.proof import DIFFERS, sharing_obstacle
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, Span, shared_rows
 
