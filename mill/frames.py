@@ -34,7 +34,6 @@ from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
 from mill.runs.outcome import Outcome
 from mill.runs.prepare import plan_run, prepare, set_budget
-from mill.runs.reuse import open_reuse
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.sample_status import STATUSES, status_of, with_status
 from mill.runs.samples import ScoredSample
@@ -118,18 +117,6 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         how = {"samples": given.samples, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
-    if given.reuse:
-        other: dict[str, Any] = {
-            "output_dir": output_dir,
-            "fresh": given.fresh,
-            "wait": given.wait,
-            "chat": given.apply_chat_template,
-        }
-        base_url = given.base_url or ""
-        reuse = open_reuse(
-            given.reuse, [run], lambda name: prepare(make_spec(name, base_url=base_url), selection, given.settings, **other)
-        )
-        reuse.give([run], lambda one: one.execute(quiet=given.quiet))
     run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
     set_budget(run, given.limits, make_price(given.price), make_price(given.judge_price))
     for plan in run.plans:  # before the run, such as how a data file is read

@@ -39,8 +39,6 @@ class SampleChoice:
     decide: Claim | None = None
     """Random samples until this claim about the score is decided."""
     sample_ids: Collection[str] = ()
-    reuse: bool = False
-    """Whether another model's scores of all samples are a control variate."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("limit", "sample", "precision", "decide") if getattr(self, name) is not None]
@@ -48,13 +46,6 @@ class SampleChoice:
             raise SpecError(f"--{given[0]} and --{given[1]} both choose the samples: give one of them")
         if self.sample_ids and given and given[0] != "limit":
             raise SpecError(f"--sample_ids and --{given[0]} both choose the samples: give one of them")
-
-        if self.reuse and self.decide is not None:
-            raise SpecError("--reuse is for --sample and --precision, not for --decide")
-        if self.reuse and self.sample is None and self.precision is None:
-            raise SpecError(
-                "--reuse makes the estimate of a random sample more precise: give --sample or --precision as well"
-            )
 
     @property
     def staged(self) -> bool:
