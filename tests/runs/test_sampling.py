@@ -442,16 +442,12 @@ def test_estimates_with_another_model_of_earlier_versions_are_shown_no_more(
             for part in section.values():
                 part["value"]["control"] = control
         file.write_text(json.dumps(content))
-    assert all(
-        task.metrics == old.metrics for task, old in zip(score_again(outcome.folder).tasks, outcome.tasks, strict=True)
-    )
-    folder = str(outcome.folder.path)
     for command in (
         ["collect", "--output_dir", out, "--format", "csv"],
         ["report", out, "--format", "json", "--output", "-"],
         ["report", out, "--output", str(tmp_path / "page.html")],
         ["view", out, "--export", str(tmp_path / "site")],
-        ["score", folder],
+        ["score", str(outcome.folder.path)],
     ):
         assert run_command(command) == 0, command
     printed = capsys.readouterr()
