@@ -58,13 +58,11 @@ def stopped_by_test(result: TaskResult) -> bool:
 
 def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, *, stopped: bool) -> dict[str, Estimate]:
     """With the confidence sequence as the interval of the metric that was decided, where the run `stopped` early: one for a
-    fixed number of samples does not account for the looks. Where samples failed, which count as wrong in the sequence
-    and have no value, there is no interval."""
+    fixed number of samples does not account for the looks."""
     found = dict(metrics)
     if stopped and decision.looks and decision.metric in found:
         last = decision.looks[-1]
-        low, high = (None, None) if decision.failed else (float(last.low), float(last.high))
-        found[decision.metric] = replace(found[decision.metric], low=low, high=high)
+        found[decision.metric] = replace(found[decision.metric], low=float(last.low), high=float(last.high))
     return found
 
 

@@ -62,7 +62,7 @@ class Decision:
     n: Count
     total: Annotated[int, Meta(ge=1)]
     failed: Count = 0
-    """Samples that failed; they count as wrong."""
+    """Samples that failed: the outcome is the same for any scores of theirs."""
     reached: Finite | None = None
     """What the metric is at least, or at most, on the side of the bound that was decided."""
     looks: list[Look] = field(default_factory=list)

@@ -66,6 +66,18 @@ def test_equal_models_do_not_lose_two_points(tmp_path: Path) -> None:
     assert variant.decision is not None and variant.decision.outcome == "false"
 
 
+@pytest.mark.parametrize("claim", ["acc_drop>0.02", "acc_drop<0.02"])
+def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str) -> None:
+    """Both fail on half of the samples, on which the drop may be anything from -1 to 1."""
+    monkeypatch.setenv("EXAM_FAILS", "2")
+    (variant,) = compared(tmp_path, claim).variants
+    decision, interval = variant.decision, variant.metrics["acc_drop"]
+    assert decision is not None and decision.outcome == "undecided"
+    assert decision.failed == pytest.approx(decision.n / 2, rel=0.2)
+    assert interval.low is not None and interval.high is not None and interval.low < -0.4 and interval.high > 0.4
+    assert f"for any scores of the {decision.failed} failed samples" in variant.verdict
+
+
 def test_the_check_is_read_back_with_its_decision(tmp_path: Path) -> None:
     check = compared(tmp_path, "acc_drop>0.02")
     file = check.save(tmp_path)
