@@ -80,6 +80,16 @@ class GroupTest:
         return Decision(*terms, outcome, self.n, self.total, self.failed, reached, self.looks)
 
 
+def decide_again(decision: Decision, samples: Sequence[ScoredSample]) -> Decision:
+    """The same test of samples that were scored again, in the order in which they were taken."""
+    claim, start = Claim(decision.metric, decision.compare, decision.bound, decision.alpha), 0
+    test = GroupTest(claim, decision.total)
+    for look in decision.looks:
+        test.add([value_range(one, claim.metric) for one in samples[start : look.n]])
+        start = look.n
+    return test.decision(decision.of)
+
+
 class DecisionStages(Stages):
     """Samples in a uniformly random order until a claim about the mean of a metric is decided."""
 

@@ -123,8 +123,13 @@ def stratified_order(tasks: Mapping[str, tuple[Task, Sequence[Sample]]], seed: i
 def random_order(tasks: Mapping[str, tuple[Task, Sequence[Sample]]], seed: int) -> list[tuple[str, int]]:
     """Task and index of all samples of a group in a uniformly random order, in which sequential tests take them."""
     pairs = [(name, index, sample) for name, (_, samples) in tasks.items() for index, sample in enumerate(samples)]
-    pairs.sort(key=lambda one: (_draw(seed, one[0], f"sample {one[2].id}"), one[0], one[1]))
+    pairs.sort(key=lambda one: (random_position(seed, one[0], one[2]), one[0], one[1]))
     return [(name, index) for name, index, _ in pairs]
+
+
+def random_position(seed: int, task: str, sample: Sample) -> float:
+    """Where a sample is in the random order of its group, from 0 to 1."""
+    return _draw(seed, task, f"sample {sample.id}")
 
 
 def _counts(task: Task, samples: Sequence[Sample]) -> dict[str, int]:
@@ -174,7 +179,7 @@ def _in_step(strata: Mapping[str, Sequence[T]], offset: Callable[[str], float]) 
 
 
 def _shuffled(indices: Iterable[int], seed: int, task: str, samples: Sequence[Sample]) -> list[int]:
-    return sorted(indices, key=lambda index: (_draw(seed, task, f"sample {samples[index].id}"), index))
+    return sorted(indices, key=lambda index: (random_position(seed, task, samples[index]), index))
 
 
 def _draw(seed: int, task: str, what: str) -> float:

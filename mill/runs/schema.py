@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
@@ -73,6 +74,7 @@ class Decision:
             name
             for name, right in {
                 "n": self.n <= self.total and self.n == (self.looks[-1].n if self.looks else self.n),
+                "looks": all(n < following for n, following in pairwise([0, *(look.n for look in self.looks)])),
                 "failed": self.failed <= self.n,
                 "outcome": self.outcome == "undecided" or (bool(self.looks) and self.reached is not None),
                 "reached": self.reached is None or self._is_reached(self.reached),
@@ -190,6 +192,11 @@ class TaskResult:
     """Of the task, or of the benchmark that it is part of."""
     other_decisions: list[Decision] = field(default_factory=list)
     """About other claims, by other commands."""
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """About all claims."""
+        return [one for one in (self.decision, *self.other_decisions) if one is not None]
 
     @property
     def failed(self) -> int:

@@ -1,16 +1,21 @@
-"""Sequential tests of a claim where some samples failed."""
+"""Sequential tests of a claim where some samples failed, and of samples that are scored again."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mill.cli.main import run
 from mill.metrics.sequential import Decider
 from mill.runs.claims import Claim
 from mill.runs.decisions import UNIT, GroupTest, Range, describe_decision
 from mill.runs.schema import Decision
+from tests.toy_exam import ExamTask
 
 RIGHT, WRONG, FAILED = (1.0, 1.0), (0.0, 0.0), UNIT
 EVERY = 50
@@ -86,3 +91,59 @@ def test_wrong_decisions_are_rare_whichever_answers_fail(lost: Range, compare: s
         counted_wrong += decide(Claim("acc", compare, 0.5), counted).outcome == "false"
     assert wrong / 200 <= 0.05
     assert counted_wrong / 200 > 0.8
+
+
+def evaluate(folder: Path, *options: str, tasks: str = "toy_exam") -> Path:
+    """The folder of the run."""
+    assert run(["eval", "exam[name=a,accuracy=0.65]", tasks, "--output_dir", str(folder), *options]) in (0, 1)
+    (manifest,) = folder.glob("*/*/manifest.json")
+    return manifest.parent
+
+
+def results(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [["--decide", "acc>0.6"]],
+        [["--decide", "acc>0.6"], ["--decide", "acc>0.3", "--alpha", "0.01"]],
+        [["--decide", "acc<0.3"], ["--sample", "1500"]],
+        [["--decide", "acc>0.6"], []],
+    ],
+    ids=["a decision", "two decisions", "then a larger sample", "then all samples"],
+)
+@pytest.mark.parametrize("tasks", ["toy_exam", "toy_exam_law"])
+def test_a_run_scored_again_keeps_its_decisions_and_intervals(tmp_path: Path, commands: list[list[str]], tasks: str) -> None:
+    for options in commands:
+        folder = evaluate(tmp_path, *options, tasks=tasks)
+    before = results(folder)
+    assert before["tasks"]["toy_exam_law"]["decision"]["looks"]
+    assert run(["score", str(folder)]) == 0
+    assert results(folder) == before
+
+
+def test_failures_of_a_decision_stay_when_it_is_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAM_FAILS", "3")
+    folder = evaluate(tmp_path, "--decide", "acc>0.5")
+    before = results(folder)
+    assert before["benchmarks"]["toy_exam"]["decision"]["failed"] > 20
+    assert run(["score", str(folder)]) == 1
+    assert results(folder) == before
+
+
+def test_a_claim_is_decided_again_by_scores_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With right and wrong answers exchanged the interval is mirrored, and what was more than 0.5 is less."""
+    folder = evaluate(tmp_path, "--decide", "acc>0.5")
+    before = results(folder)["benchmarks"]["toy_exam"]
+    monkeypatch.setattr(ExamTask, "score", lambda self, sample, responses: {"acc": float(responses[0].text != "right")})
+    assert run(["score", str(folder)]) == 0
+    after = results(folder)["benchmarks"]["toy_exam"]
+    assert (before["decision"]["outcome"], after["decision"]["outcome"]) == ("true", "false")
+    assert [look["n"] for look in after["decision"]["looks"]] == [look["n"] for look in before["decision"]["looks"]]
+    old, new = before["metrics"]["acc"], after["metrics"]["acc"]
+    assert (new["low"], new["high"]) == pytest.approx((1 - old["high"], 1 - old["low"]))
+    assert "toy_exam: acc>0.5 is false" in capsys.readouterr().out
