@@ -16,6 +16,7 @@ from mill.api.model import MillModel
 from mill.api.task import Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
+from mill.checks.decide import decision_checks
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
 from mill.export.live import check_trackers, logged_to
@@ -124,6 +125,8 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
             warn(f"{plan.task.name}: {line}")
     with logged_to(run, given.log_to):
         outcome = run.execute(quiet=given.quiet)
+    for check in decision_checks(outcome, run.model.model_name, run.spec.backend):
+        check.save(output_dir)
     warnings = score_warnings(outcome)
     for line in warnings:
         warn(line)

@@ -73,8 +73,8 @@ class Decision:
         wrong = [
             name
             for name, right in {
-                "n": self.n <= self.total and self.n == (self.looks[-1].n if self.looks else self.n),
                 "looks": all(n < following for n, following in pairwise([0, *(look.n for look in self.looks)])),
+                "n": self.n <= self.total and self.n == (self.looks[-1].n if self.looks else self.n),
                 "failed": self.failed <= self.n,
                 "outcome": self.outcome == "undecided" or (bool(self.looks) and self.reached is not None),
                 "reached": self.reached is None or self._is_reached(self.reached),

@@ -18,6 +18,7 @@ from mill.checks.result import Check, read_check
 from mill.checks.subjects import CheckConfig, labelled, open_subjects
 from mill.cli.main import run as run_command
 from mill.frames import compare as compare_models
+from mill.frames import evaluate
 from mill.models.spec.parse import make_spec
 from mill.report.html import write_report
 from mill.runs.claims import read_claim
@@ -132,6 +133,18 @@ def test_eval_writes_a_check_that_gate_and_report_read(tmp_path: Path, capsys: p
     (file,) = (tmp_path / "out" / "checks").glob("decide-*/check.json")
     page = write_report([read_check(file)], tmp_path / "report.html").read_text()
     assert "acc&gt;0.55: true" in page and "polyline" in page and "mean so far" in page
+
+
+def test_python_writes_the_check_that_the_command_line_writes(tmp_path: Path) -> None:
+    model, out = "exam[name=a,accuracy=0.65]", str(tmp_path)
+    assert mill("eval", model, "toy_exam", "--task_paths", EXAM, "--output_dir", out, "--decide", "acc>0.55") == 0
+    (file,) = (tmp_path / "checks").glob("*/check.json")
+    written = json.loads(file.read_text())
+    file.unlink()
+    evaluate(model, "toy_exam", task_paths=[EXAM], output_dir=out, decide="acc>0.55")
+    again = json.loads(file.read_text())
+    assert {**again, "created": ""} == {**written, "created": ""}
+    assert mill("gate", out, "--require", "acc>0.55") == 0 and mill("gate", out, "--fail_on", "acc>0.55") == 3
 
 
 def test_an_undecided_claim_has_its_own_exit_code(tmp_path: Path) -> None:
