@@ -165,6 +165,10 @@ def compare(
     given = CheckOptions(**{"quiet": True, **merge(read_all(options, _COMPARE, "argument"))})
     if len(models) < 2:
         raise SpecError("mill.compare needs a model to compare with the first")
+    if given.decide is not None and len(models) > 2:
+        raise SpecError(
+            f"decide={given.decide!r} is about two models, not {len(models)}: call mill.compare for each candidate"
+        )
     if labels is not None and len(labels) != len(models):
         raise SpecError(f"{len(labels)} labels for {len(models)} models")
     if tasks is not None and given.prompts is not None:

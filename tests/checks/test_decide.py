@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mill.api.errors import RunError
+from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.checks.compare import compare
 from mill.checks.gate import BROKEN, INCONCLUSIVE, KEPT, judge, parse_rules
@@ -185,6 +185,13 @@ def test_python_compares_random_samples_and_decides(tmp_path: Path) -> None:
     decided = compare_models(*models, tasks="toy_exam", decide="acc_drop>0.01", output_dir=str(tmp_path))
     decision = decided.check.variants[0].decision
     assert decision is not None and decision.outcome == "true" and len(decided.samples) == decision.n < 3000
+
+
+def test_a_claim_about_more_than_two_models_is_refused_before_one_is_opened(tmp_path: Path) -> None:
+    others = ["exam[name=b]", "no-such-backend[name=c]"]
+    with pytest.raises(SpecError, match=r"^decide='acc_drop>0.01' is about two models, not 3: call mill.compare for each"):
+        compare_models("exam[name=a]", others, tasks="toy_exam", decide="acc_drop>0.01", output_dir=str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_intervals_of_a_random_sample_are_about_the_test_set(tmp_path: Path) -> None:
