@@ -98,7 +98,7 @@ def _add_decisions(
             drawn = _as_drawn({entries[name].requested or name: scored[name] for name in tasks}, seed)
             try:
                 again[decision.of, decision.claim] = decide_again(decision, drawn)
-            except RunError as error:
+            except MillError as error:
                 warn(f"{decision.claim} of {decision.of} is not tested again: {error}")
     for result in results.values():
         before = earlier.get(result.task)
