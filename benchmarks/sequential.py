@@ -22,8 +22,7 @@ import numpy as np
 import stopping_rules as rules
 
 from mill.metrics.betting import Bets
-from mill.metrics.estimate import Estimate
-from mill.metrics.finite_population import UNIT, Stratum, planned_size, stratified_difference, stratified_mean
+from mill.metrics.finite_population import UNIT, Stratum, planned_size, stratified_mean
 from mill.metrics.share_evidence import ShareEvidence
 from mill.runs.folder import RunFolder
 from mill.runs.samples import read_rows
@@ -135,33 +134,28 @@ def show_decisions(title: str, values: np.ndarray, scale: float, found: dict[str
     return result
 
 
-def draw_strata(pairs: list[tuple[np.ndarray, np.ndarray]], n: int, random: np.random.Generator) -> list[Stratum]:
-    """A sample of the second run with the first as control: in proportion to the strata, largest remainders first."""
-    exact = np.array([len(control) for control, _ in pairs], dtype=float)
+def draw_strata(groups: list[np.ndarray], n: int, random: np.random.Generator) -> list[Stratum]:
+    """A sample in proportion to the strata, largest remainders first."""
+    exact = np.array([len(values) for values in groups], dtype=float)
     exact *= n / exact.sum()
     counts = np.floor(exact).astype(int)
     counts[np.argsort(counts - exact, kind="stable")[: n - counts.sum()]] += 1
     strata = []
-    for (control, values), count in zip(pairs, counts, strict=True):
+    for values, count in zip(groups, counts, strict=True):
         chosen = random.permutation(len(values))[:count]
-        strata.append(Stratum(values[chosen].tolist(), len(values), control[chosen].tolist(), float(control.mean())))
+        strata.append(Stratum(values[chosen].tolist(), len(values)))
     return strata
 
 
-def intervals(pairs: list[tuple[np.ndarray, np.ndarray]], permutations: int) -> dict[str, Any]:
+def intervals(tasks: list[np.ndarray], permutations: int) -> dict[str, Any]:
     """The share of intervals that have the true mean, and half their mean length."""
-    together = [(np.concatenate([one for one, _ in pairs]), np.concatenate([other for _, other in pairs]))]
-    truth, random = float(together[0][1].mean()), np.random.default_rng(1)
-    plain = partial(stratified_mean, limits=UNIT)
-    ways: dict[str, tuple[list[tuple[np.ndarray, np.ndarray]], Callable[[list[Stratum]], Estimate]]] = {
-        "simple random sample": (together, plain),
-        "stratified by task": (pairs, plain),
-        "stratified, the first run as control": (pairs, lambda strata: stratified_difference(strata, limits=UNIT)[0]),
-    }
+    together = np.concatenate(tasks)
+    truth, random = float(together.mean()), np.random.default_rng(1)
+    ways = {"simple random sample": [together], **({"stratified by task": tasks} if len(tasks) > 1 else {})}
     result: dict[str, Any] = {}
-    for name, (groups, estimate) in ways.items() if len(pairs) > 1 else list(ways.items())[::2]:
-        for n in (size for size in SIZES if size < len(together[0][0])):
-            found = [estimate(draw_strata(groups, n, random)) for _ in range(permutations)]
+    for name, groups in ways.items():
+        for n in (size for size in SIZES if size < len(together)):
+            found = [stratified_mean(draw_strata(groups, n, random), limits=UNIT) for _ in range(permutations)]
             ends = np.array([(one.low, one.high) for one in found], dtype=float)
             inside = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
             result.setdefault(name, {})[n] = {
@@ -200,7 +194,7 @@ def main() -> None:
     result["share"] = show_decisions(arguments.metric, second, 1.0, decisions(second, shares, ShareEvidence, count))
     scaled = (second - first + 1) / 2
     result["difference"] = show_decisions("difference", scaled, 2.0, decisions(scaled, means, Bets, count))
-    result["intervals"] = intervals(pairs, count)
+    result["intervals"] = intervals([values for _, values in pairs], count)
     show_intervals(result["intervals"])
     result["planned for ± 2 points"] = planned_size(len(first), 0.02)
     print(f"\nplanned for ± 2 points: {result['planned for ± 2 points']:,} samples")

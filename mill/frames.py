@@ -16,6 +16,7 @@ from mill.api.model import MillModel
 from mill.api.task import Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
+from mill.checks.decide import decision_checks
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
 from mill.export.live import check_trackers, logged_to
@@ -34,7 +35,6 @@ from mill.runs.folder import check_writable
 from mill.runs.judging import open_judge
 from mill.runs.outcome import Outcome
 from mill.runs.prepare import plan_run, prepare, set_budget
-from mill.runs.reuse import open_reuse
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.sample_status import STATUSES, status_of, with_status
 from mill.runs.samples import ScoredSample
@@ -118,18 +118,6 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
         how = {"samples": given.samples, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
         how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
         run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
-    if given.reuse:
-        other: dict[str, Any] = {
-            "output_dir": output_dir,
-            "fresh": given.fresh,
-            "wait": given.wait,
-            "chat": given.apply_chat_template,
-        }
-        base_url = given.base_url or ""
-        reuse = open_reuse(
-            given.reuse, [run], lambda name: prepare(make_spec(name, base_url=base_url), selection, given.settings, **other)
-        )
-        reuse.give([run], lambda one: one.execute(quiet=given.quiet))
     run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
     set_budget(run, given.limits, make_price(given.price), make_price(given.judge_price))
     for plan in run.plans:  # before the run, such as how a data file is read
@@ -137,6 +125,8 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
             warn(f"{plan.task.name}: {line}")
     with logged_to(run, given.log_to):
         outcome = run.execute(quiet=given.quiet)
+    for check in decision_checks(outcome, run.model.model_name, run.spec.backend):
+        check.save(output_dir)
     warnings = score_warnings(outcome)
     for line in warnings:
         warn(line)
@@ -175,6 +165,10 @@ def compare(
     given = CheckOptions(**{"quiet": True, **merge(read_all(options, _COMPARE, "argument"))})
     if len(models) < 2:
         raise SpecError("mill.compare needs a model to compare with the first")
+    if given.decide is not None and len(models) > 2:
+        raise SpecError(
+            f"decide={given.decide!r} is about two models, not {len(models)}: call mill.compare for each candidate"
+        )
     if labels is not None and len(labels) != len(models):
         raise SpecError(f"{len(labels)} labels for {len(models)} models")
     if tasks is not None and given.prompts is not None:

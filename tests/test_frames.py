@@ -242,6 +242,7 @@ def test_compare_refuses_what_it_would_drop(tiny_model: Path, tmp_path: Path) ->
         ),
         (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir=5), "output_dir must be a path, not 5"),
         (lambda: mill.evaluate("toy[path=a]", "gsm8k", output_dir="a\0b"), "path"),
+        (lambda: mill.evaluate("toy[path=a]", "gsm8k", reuse="b"), "reuse was removed, .*: use --sample N"),
         (lambda: mill.compare("toy[path=a]", None), "a model is a spec"),  # type: ignore[arg-type]
         (
             lambda: mill.compare("toy[path=a]", "toy[path=b]", prompts=5),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from mill.api.errors import RunError, SpecError
+from mill.api.errors import SpecError
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject
 from mill.execute.sample_state import SampleState
-from mill.metrics.sequential import Decider
 from mill.runs.benchmark_means import with_sequence
 from mill.runs.claims import Claim
-from mill.runs.decisions import DROPS, FIRST_BLOCK, GroupTest, decision_of, describe_decision, metric_value, next_block
+from mill.runs.decisions import FIRST_BLOCK, UNIT, GroupTest, Range, describe_decision, next_block, value_range
 from mill.runs.evaluate import OpenRun, Run
 from mill.runs.outcome import Outcome
 from mill.runs.samples import ScoredSample
@@ -21,6 +20,7 @@ from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 from mill.runs.stages import GroupOrder, make_orders
 
 COMMAND = "decide"
+DROPS = ("acc_drop", "score_drop")  # what a claim about two models may be about
 
 
 def refuse_claim(claim: Claim) -> None:
@@ -43,7 +43,7 @@ def answer_until_decided(
     orders = [_order(run) for run in runs]
     _refuse_different(orders)
     total = orders[0].total
-    test = GroupTest(Decider(claim.bound, claim.compare, total, alpha=claim.alpha, limits=(-1.0, 1.0)))
+    test = GroupTest(claim, total, limits=(-1.0, 1.0))
     blocks = [order.take(FIRST_BLOCK) for order in orders]
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(run.opened(quiet=config.quiet)) for run in runs]
@@ -51,7 +51,7 @@ def answer_until_decided(
             blocks = [order.take(0 if test.over else next_block(order.used)) for order in orders]
         outcomes = [one.finish() for one in opened]
     completed = [CompletedRun(*parts) for parts in zip(subjects, runs, outcomes, strict=True)]
-    return completed, decision_of(", ".join(config.tasks), claim, test, total)
+    return completed, test.decision(", ".join(config.tasks))
 
 
 def _answer_block(opened: Sequence[OpenRun], blocks: Sequence[Sequence[SampleState]], test: GroupTest) -> bool:
@@ -61,19 +61,14 @@ def _answer_block(opened: Sequence[OpenRun], blocks: Sequence[Sequence[SampleSta
     if any(state.open_requests() for block in blocks for state in block):
         return False
     sides = [one.run.scores.score_states(block) for one, block in zip(opened, blocks, strict=True)]
-    values = [[_value(scored) for scored in side] for side in sides]
-    pairs = list(zip(*values, strict=True))
-    test.add([(a or 0.0) - (b or 0.0) for a, b in pairs], sum(a is None or b is None for a, b in pairs))
+    pairs = zip(*([_first_metric(scored) for scored in side] for side in sides), strict=True)
+    test.add([(a[0] - b[1], a[1] - b[0]) for a, b in pairs])
     return True
 
 
-def _value(scored: ScoredSample) -> float | None:
-    """The first metric of a sample, from 0 to 1; None where the sample failed."""
+def _first_metric(scored: ScoredSample) -> Range:
     name = next(iter(scored.values), "")
-    value = metric_value(scored, name) if scored.error is None and name else None
-    if value is not None and not 0 <= value <= 1:
-        raise RunError(f"--decide is for metrics between 0 and 1: {name} is {value:g}")
-    return value
+    return value_range(scored, name) if name else UNIT
 
 
 def _order(run: Run) -> GroupOrder:

@@ -32,8 +32,6 @@ from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run
 from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare, set_budget
-from mill.runs.reuse import open_reuse
-from mill.runs.sampling import SampleChoice
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
@@ -51,7 +49,7 @@ Examples:
   mill eval --config run.yaml --dry_run
 """
 SHOWN = (
-    "output_dir", "limit", "sample", "precision", "reuse", "decide", "alpha", "sample_ids",
+    "output_dir", "limit", "sample", "precision", "decide", "alpha", "sample_ids",
     "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size",
     "task_paths", "gen_kwargs", "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations",
     "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
@@ -103,15 +101,14 @@ def evaluate(options: EvalOptions) -> int:
     repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats, judged=bool(options.judge))
     load_builtin()
     load_files(tuple(options.task_paths))
-    task_names, chosen = expand_task_files(options.tasks), options.samples
-
-    def prepared(model: str, samples: SampleChoice | None) -> Run:
-        return prepare(
+    task_names = expand_task_files(options.tasks)
+    runs = [
+        prepare(
             _spec(model, options.base_url or ""),
             select(task_names),
             settings,
             output_dir=Path(options.output_dir),
-            samples=samples,
+            samples=options.samples,
             fresh=options.fresh,
             batch_size=options.fixed_batch_size,
             wait=options.wait,
@@ -119,12 +116,11 @@ def evaluate(options: EvalOptions) -> int:
             choice=choice,
             judge=make_spec(options.judge) if options.judge else None,
             chat=options.apply_chat_template,
-            starts=len(options.models) == 1 and not options.dry_run and not options.reuse,
+            starts=len(options.models) == 1 and not options.dry_run,
         )
-
-    runs = [prepared(model, chosen) for model in options.models]
-    reuse = open_reuse(options.reuse, runs, lambda model: prepared(model, None)) if options.reuse else None
-    for run in [*runs, *([reuse.planned] if reuse is not None and reuse.planned is not None else [])]:
+        for model in options.models
+    ]
+    for run in runs:
         run.repeat_metrics = repeat_metrics
         set_budget(run, options.limits, make_price(options.price), make_price(options.judge_price))
     for run in runs if rank() == 0 else ():
@@ -134,12 +130,8 @@ def evaluate(options: EvalOptions) -> int:
     if options.dry_run:
         for run in runs if rank() == 0 else ():
             print_plan(run)
-        if reuse is not None and reuse.planned is not None and rank() == 0:
-            print_plan(reuse.planned)
         return 0
     try:
-        if reuse is not None:
-            reuse.give(runs, lambda run: _shown(_outcome(run, options, len(runs))))
         codes = {_execute(run, options, number, alone=len(runs) == 1) for number, run in enumerate(runs)}
     except KeyboardInterrupt:
         raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
@@ -187,14 +179,8 @@ def _write_decisions(run: Run, outcome: Outcome, output_dir: Path) -> bool:
     return all(one.decision and one.decision.outcome != "undecided" for check in checks for one in check.variants)
 
 
-def _shown(outcome: Outcome | None) -> Outcome | None:
-    if outcome is not None:
-        print_outcome(outcome)
-    return outcome
-
-
 def _outcome(run: Run, options: EvalOptions, number: int) -> Outcome | None:
     """None on all ranks but the first."""
     if world_size() > 1:
         return run.execute_together(Ranks(number), quiet=options.quiet)
-    return run.execute(quiet=options.quiet, samples_needed=bool(options.reuse))
+    return run.execute(quiet=options.quiet, samples_needed=False)

@@ -178,9 +178,13 @@ class _PrintedWarnings(logging.Handler):
 
 def _option_message(error: click.NoSuchOption) -> str:
     """The message about an unknown option, with what other tools call by this name here."""
+    from mill.options.option import REMOVED
+
     name, context = underscored(error.option_name.lstrip("-")), error.ctx
     params = context.command.params if context else []
     known = [option.lstrip("-") for param in params if isinstance(param, click.Option) for option in param.opts]
+    if context and context.command.name == "eval" and name in REMOVED:
+        return f"{error.option_name} {REMOVED[name]}"
     message = f"unknown option {error.option_name}"
     positional = " ".join(param.human_readable_name.upper() for param in params if isinstance(param, click.Argument))
     if context and positional and name in _POSITIONAL:

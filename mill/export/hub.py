@@ -134,7 +134,7 @@ def model_card(model: str, runs: Sequence[ExportedRun]) -> str:
 def _table(runs: Sequence[ExportedRun]) -> str:
     """The scores of all runs; `n` are samples with a score, of the total where that is larger. Means over some of a
     benchmark's tasks are left out: beside those of other models they would be compared with means over all."""
-    rows = [row for run in runs for row in run.score_rows() if not row["control"] and not row["mean_of"]]
+    rows = [row for run in runs for row in run.score_rows() if not row["mean_of"]]
     more = [_SAMPLED] if any(row[_SAMPLED] for row in rows) else []
     columns = [*_COLUMNS, *more]
     lines = [columns, ["---:" if name in _NUMBERS else "---" for name in columns]]

@@ -101,7 +101,6 @@ def _tags(run: ExportedRun, not_finite: Mapping[str, float]) -> dict[str, str]:
         "mill.warnings": "; ".join(warnings),
         "mill.sampled": sampled_text(run.results.tasks.values()),
         "mill.decision": decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()]),
-        "mill.control": ", ".join(dict.fromkeys(one.control.model for one in run.scored if one.control is not None)),
         "mill.partial_means": ", ".join(
             mean_name(mean.benchmark, mean_of_tasks(mean)) for mean in run.results.benchmarks.values() if mean.missing
         ),
@@ -117,16 +116,14 @@ def _estimate(key: str, estimate: Estimate) -> dict[str, float]:
 
 
 def _metrics(run: ExportedRun) -> dict[str, float]:
-    """`task/metric` with its standard error and interval, the same with the help of another model, and the counts of
-    samples, of tasks and benchmarks. The mean of some of a benchmark's tasks has another name than that of all."""
+    """`task/metric` with its standard error and interval, and the counts of samples, of tasks and benchmarks. The mean of
+    some of a benchmark's tasks has another name than that of all."""
     metrics: dict[str, float] = {}
     for result in run.scored:
         of = mean_of_tasks(result).replace(" ", "_")
         name = clean(result_name(result)) + (f"_mean_of_{of}" if of else "")
         for metric, estimate in result.metrics.items():
             metrics |= _estimate(f"{name}/{clean(metric)}", estimate)
-        for metric, estimate in result.control.metrics.items() if result.control is not None else ():
-            metrics |= _estimate(f"{name}/{clean(metric)}_with_control", estimate)
         metrics |= {f"{name}/samples": float(result.n), f"{name}/total": float(result.total)}
     for task, count in run.counts.items():
         metrics[f"{clean(task)}/failed"] = float(count.failed)

@@ -17,7 +17,6 @@ from mill.metrics.paired import Z95, mean_of
 # Measured over all shares of populations of 30 to 10,042 items: with these, at least 93.5 % of intervals contain the share.
 _FEW = 20  # ones or zeros below which Wilson's interval is too short
 _SHORT = 50  # possible shares in an interval below which its ends must be possible shares
-_LEAST_DF = 10  # degrees of freedom below which the coefficient of a control variate is noise
 Limits = tuple[float, float]
 UNLIMITED: Limits = (-math.inf, math.inf)
 UNIT: Limits = (0.0, 1.0)
@@ -25,15 +24,11 @@ UNIT: Limits = (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Stratum:
-    """The sampled items of a stratum; `controls` and `control_mean` are needed for `stratified_difference` alone."""
+    """The sampled items of a stratum."""
 
     values: Sequence[float]
     size: int
     """Items of the stratum in the population."""
-    controls: Sequence[float] = ()
-    """Values of the control variate, such as another model's score, on the same items in the same order."""
-    control_mean: float | None = None
-    """Its mean over all items of the stratum."""
 
     @property
     def complete(self) -> bool:
@@ -70,35 +65,6 @@ def stratified_mean(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) ->
     return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)
 
 
-def stratified_difference(
-    strata: Sequence[Stratum], *, slope: float | None = None, limits: Limits = UNLIMITED
-) -> tuple[Estimate, float]:
-    """The mean with a control variate, and its coefficient: what the control's known mean shows of the items that were not
-    sampled is added to the mean of the sampled ones.
-
-    The coefficient is the least-squares slope within strata, as in PPI++. It is 0, which makes this the stratified mean,
-    where the control has no spread, is correlated negatively, or the sample is too small for a slope. A given one was fitted
-    to a larger sample, of which these strata are a part.
-    """
-    strata = _collapsed(strata)
-    fitted = slope is None
-    slope = _slope(strata) if slope is None else slope
-    rest = _moments([replace(stratum, values=_residuals(stratum, slope)) for stratum in strata]) if slope else None
-    if rest is None:
-        return stratified_mean(strata, limits=limits), 0.0
-    limits = UNIT if _is_binary(strata, limits) else limits
-    total = sum(stratum.size for stratum in strata)
-    known = math.fsum(stratum.size * (stratum.control_mean or 0.0) for stratum in strata) / total
-    if fitted:  # the slope, fitted to the same values, takes one degree of freedom
-        free = _free(strata)
-        rest = replace(rest, variance=rest.variance * free / (free - 1), df=max(1.0, rest.df - 1))
-    controls = [slope * control for stratum in strata for control in stratum.controls]
-    wider = padded(rest, (limits[0] - max(controls), limits[1] - min(controls)))
-    value = min(max(rest.value + slope * known, limits[0]), limits[1])
-    low, high = interval_of(replace(wider, value=value), limits, binary=_is_binary(strata, limits))
-    return Estimate(value, math.sqrt(rest.variance), low, high, rest.n), slope
-
-
 def corrected(estimate: Estimate, population: int) -> Estimate:
     """An estimate over a random part of a population, for the population: its interval is narrower, and a point where all
     of it is known."""
@@ -112,7 +78,7 @@ def corrected(estimate: Estimate, population: int) -> Estimate:
 
 def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
     """The smallest simple random sample whose 95 % interval is at most ± half_width, where values have this standard
-    deviation; 0.5 is the largest that values between 0 and 1 can have. Strata and a control variate only shorten it."""
+    deviation; 0.5 is the largest that values between 0 and 1 can have. Strata only shorten it."""
     return _smallest(2, size, lambda n: _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width)
 
 
@@ -146,11 +112,7 @@ def _collapsed(strata: Sequence[Stratum]) -> list[Stratum]:
 
 
 def _merge(first: Stratum, second: Stratum) -> Stratum:
-    size = first.size + second.size
-    known = None
-    if first.control_mean is not None and second.control_mean is not None:
-        known = (first.size * first.control_mean + second.size * second.control_mean) / size
-    return Stratum([*first.values, *second.values], size, [*first.controls, *second.controls], known)
+    return Stratum([*first.values, *second.values], first.size + second.size)
 
 
 def _moments(strata: Sequence[Stratum]) -> Moments | None:
@@ -175,34 +137,6 @@ def _moments(strata: Sequence[Stratum]) -> Moments | None:
     n = sum(len(stratum.values) for stratum in strata)
     df = variance**2 / below if below else max(1.0, n - 1)
     return Moments(total_value / total, variance, df, n, total, unit)
-
-
-def _free(strata: Sequence[Stratum]) -> int:
-    """Degrees of freedom within strata; completely sampled ones add no error, but show the slope as well as others."""
-    return sum(len(stratum.values) - 1 for stratum in strata)
-
-
-def _slope(strata: Sequence[Stratum]) -> float:
-    """The coefficient of the control variate with the smallest variance of the estimate; never negative."""
-    values = [value for stratum in strata for value in (*stratum.values, *stratum.controls)]
-    known = all(stratum.control_mean is not None and math.isfinite(stratum.control_mean) for stratum in strata)
-    if not known or not all(map(math.isfinite, values)) or _free(strata) < _LEAST_DF or _moments(strata) is None:
-        return 0.0
-    together = spread = 0.0
-    for stratum in strata:
-        n = len(stratum.values)
-        if stratum.complete or n < 2:
-            continue
-        factor = stratum.size**2 * (1 / n - 1 / stratum.size) / (n - 1)
-        value, control = math.fsum(stratum.values) / n, math.fsum(stratum.controls) / n
-        pairs = zip(stratum.values, stratum.controls, strict=True)
-        together += factor * math.fsum((one - value) * (other - control) for one, other in pairs)
-        spread += factor * math.fsum((other - control) ** 2 for other in stratum.controls)
-    return max(0.0, together / spread) if spread > 0 else 0.0
-
-
-def _residuals(stratum: Stratum, slope: float) -> list[float]:
-    return [value - slope * control for value, control in zip(stratum.values, stratum.controls, strict=True)]
 
 
 def _is_binary(strata: Sequence[Stratum], limits: Limits) -> bool:

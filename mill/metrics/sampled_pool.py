@@ -41,9 +41,8 @@ class SampledPart:
         return n < 2 or math.isclose(self.spread * (n - 1) / n, value * (1 - value), rel_tol=1e-6, abs_tol=1e-12)
 
 
-def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float], *, controlled: bool = False) -> Estimate:
-    """The weighted mean of tasks that were sampled each by itself. Tasks without a value are left out. `controlled` says
-    that the estimates are those with a control variate, whose residuals are between -1 and 1."""
+def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float]) -> Estimate:
+    """The weighted mean of tasks that were sampled each by itself. Tasks without a value are left out."""
     chosen = [(part, weight) for part, weight in zip(parts, weights, strict=True) if part.estimate.n]
     if not chosen:
         return NOTHING
@@ -61,7 +60,7 @@ def pool_samples(parts: Sequence[SampledPart], weights: Sequence[float], *, cont
     df = variance**2 / below if below else max(1.0, n - len(known))
     unit = math.fsum(share**2 * part.unit_variance for share, part in pairs)
     size = sum(part.size for part in known)
-    return _estimate(Moments(value, variance, df, n, size, unit), known, controlled=controlled)
+    return _estimate(Moments(value, variance, df, n, size, unit), known)
 
 
 def pool_random(parts: Sequence[SampledPart]) -> Estimate:
@@ -79,10 +78,9 @@ def pool_random(parts: Sequence[SampledPart]) -> Estimate:
     return _estimate(Moments(value, unit * (within + between) / (n - 1), n - 1, n, size, unit), known)
 
 
-def _estimate(moments: Moments, parts: Sequence[SampledPart], *, controlled: bool = False) -> Estimate:
-    binary = not controlled and all(part.binary for part in parts)
+def _estimate(moments: Moments, parts: Sequence[SampledPart]) -> Estimate:
+    binary = all(part.binary for part in parts)
     inside = all(end is None or 0 <= end <= 1 for part in parts for end in (part.estimate.low, part.estimate.high))
     limits = UNIT if binary or inside else UNLIMITED
-    ends = (moments.value - 1, moments.value + 1) if controlled else limits
-    low, high = interval_of(moments if binary else padded(moments, ends), limits, binary=binary)
+    low, high = interval_of(moments if binary else padded(moments, limits), limits, binary=binary)
     return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)

@@ -58,14 +58,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             extra=hints(expected="a number above 0 and below 0.5"),
         ),
     ] = None
-    reuse: Annotated[
-        Text | None,
-        Meta(
-            description="A cheaper model, or a recorded run, that scores all samples: with it --sample and --precision need "
-            "fewer samples of the others (control variate).",
-            examples=["hf[path=org/small]"],
-        ),
-    ] = None
     same_shots: Annotated[
         bool, Meta(description="The first few-shot examples for every question, instead of a draw for each.")
     ] = False
@@ -235,7 +227,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             precision=self.precision,
             decide=read_claim(self.decide, self.alpha),
             sample_ids=tuple(self.sample_ids),
-            reuse=self.reuse is not None,
         )
 
     @property

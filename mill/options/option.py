@@ -19,6 +19,8 @@ from msgspec import inspect
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.secrets import is_secret, redact_text
 
+REMOVED = {"reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone"}
+
 
 @dataclass(frozen=True)
 class Hints:
@@ -168,6 +170,8 @@ def find_option(name: str, options: Mapping[str, Option], what: str) -> Option:
     for option in options.values():
         if spelled in option.names:
             return option
+    if spelled in REMOVED:
+        raise SpecError(f"{name} {REMOVED[spelled]}")
     known = [spelling for option in options.values() for spelling in option.names]
     raise UnknownName(what, name, known, hint=f"options are {', '.join(sorted(options))}")
 

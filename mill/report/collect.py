@@ -16,7 +16,7 @@ from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = (
     "model", "model_args", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low",
-    "high", "n", "failed", "total", "run", "control", "mean_of", "sampled", "decision",
+    "high", "n", "failed", "total", "run", "mean_of", "sampled", "decision",
 )  # fmt: skip
 TABLE_COLUMNS = ("model", "task", "n_shots", "metric", "value", "stderr", "n", "failed")
 NUMBERS = ("n_shots", "value", "stderr", "low", "high", "n", "failed", "total")
@@ -28,8 +28,7 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
     `n` samples were scored and `failed` have no score, of `total` in the data. `model_args` has the arguments that
     distinguish runs of models with the same name; it is empty where the name is enough.
 
-    An estimate that another model's scores make more precise is a row of its own, `acc (with MODEL)`, with that model as
-    `control`. `mean_of` is `1 of 3` where a benchmark's mean lacks tasks. `sampled` and `decision` are in words.
+    `mean_of` is `1 of 3` where a benchmark's mean lacks tasks. `sampled` and `decision` are in words.
     """
     return run_rows(read_runs(output_dir))
 
@@ -62,17 +61,12 @@ def score_rows(
 
 
 def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
-    """A row for each metric, and for each that another model helps to."""
+    """A row for each metric."""
     shared = {**names, "total": result.total, "mean_of": mean_of_tasks(result), "decision": decision_text([result])}
-    rows = []
-    for metric, value in result.metrics.items():
-        row = {**shared, "failed": failed_samples(result, metric), "metric": metric, "control": ""}
-        rows.append({**row, **_estimate_columns(value)})
-        if result.control is not None and metric in result.control.metrics:
-            model = result.control.model
-            helped = {"metric": f"{metric} (with {model})", "control": model}
-            rows.append({**row, **helped, **_estimate_columns(result.control.metrics[metric])})
-    return rows
+    return [
+        {**shared, "failed": failed_samples(result, metric), "metric": metric, **_estimate_columns(value)}
+        for metric, value in result.metrics.items()
+    ]
 
 
 def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:

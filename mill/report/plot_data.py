@@ -158,12 +158,9 @@ def _score_plots(name: str, runs: Sequence[tuple[int, RecordedRun]], labels: Map
     for metric in _metrics(name, runs):
         scores = []
         for number, run in runs:
-            one, control = run.estimate(name, metric), getattr(run.result(name), "control", None)
+            one = run.estimate(name, metric)
             if one is not None and one.n:
                 scores.append(PlottedScore(labels[run.path], one, number))
-            if control is not None and metric in control.metrics:
-                label = f"{labels[run.path]}, with {control.model}"
-                scores.append(PlottedScore(label, control.metrics[metric], number))
         plots += [ScorePlot(name, metric, scores)] if scores else []
     return plots
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -54,21 +53,12 @@ def score_table(tasks: Iterable[TaskResult], benchmarks: Iterable[BenchmarkResul
     rows = []
     for task in tasks:
         rows += _rows(task.task, str(task.n_shots), task.metrics, task.total, task, between)
-        rows += _control_rows(task, between)
         for category, metrics in task.categories.items():
             total = max((metric.n for metric in metrics.values()), default=0)
             rows += _rows(f"- {category}", "", metrics, total, None, between)
     for mean in benchmarks:
         rows += _rows(f"{mean.benchmark} ({mean_of(mean)})", "", mean.metrics, mean.total, mean, between)
-        rows += _control_rows(mean, between)
     return rows
-
-
-def _control_rows(result: TaskResult | BenchmarkResult, between: str) -> list[list[str]]:
-    """The same metrics with the help of another model's scores of all samples."""
-    if result.control is None:
-        return []
-    return _rows(f"- with {result.control.model}", "", result.control.metrics, result.total, None, between)
 
 
 def mean_of(mean: BenchmarkResult) -> str:
@@ -91,27 +81,7 @@ def result_warnings(
     lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
     results: list[BenchmarkResult | TaskResult] = [*benchmarks, *tasks]
     decided = {one.decision.of: one.decision for one in results if one.decision is not None}
-    lines += [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
-    return lines + _control_lines(results)
-
-
-def _control_lines(results: Sequence[TaskResult | BenchmarkResult]) -> list[str]:
-    """What the rows with another model's help are, and which of two estimates to quote."""
-    narrower: dict[str, bool] = {}
-    for control, metrics in ((result.control, result.metrics) for result in results):
-        if control is not None:
-            widths = [(_width(one), _width(metrics.get(name, NOTHING))) for name, one in control.metrics.items()]
-            better = all(helped < alone for helped, alone in widths)
-            narrower[control.model] = narrower.get(control.model, True) and better
-    return [
-        f'rows "with {model}": the number to quote. It estimates the same score as the row above it, and also uses '
-        f"{model}'s scores on all samples{': its interval is narrower' if better else ''}"
-        for model, better in narrower.items()
-    ]
-
-
-def _width(estimate: Estimate) -> float:
-    return math.inf if estimate.low is None or estimate.high is None else estimate.high - estimate.low
+    return lines + [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
 
 
 def by_task(lines: Mapping[str, Sequence[str]], shareable: Mapping[str, Sequence[str]] | None = None) -> list[str]:

@@ -10,7 +10,7 @@ from mill.api.task import Benchmark
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.metrics.sampled_pool import SampledPart, pool_random, pool_samples
 from mill.runs.sampling import is_random
-from mill.runs.schema import BenchmarkResult, Control, Decision, TaskResult
+from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 
 
 def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
@@ -37,7 +37,6 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
         metrics={name: _pooled(benchmark, name, lookup) for name in names} if own is None else own,
         missing=[leaf.task for leaf in leaves if not _has_value(leaf, names if own is None else own)],
         unjudged={name: count for name in names if (count := sum(leaf.unjudged.get(name, 0) for leaf in leaves))},
-        control=_pooled_control(benchmark, lookup, leaves, names),
     )
     if any(leaf.pending and not leaf.n for leaf in leaves) and not _one_sample(leaves):
         # The run stopped before some of its tasks: how many samples ran is known, and no mean.
@@ -59,34 +58,12 @@ def stopped_by_test(result: TaskResult) -> bool:
 
 def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, *, stopped: bool) -> dict[str, Estimate]:
     """With the confidence sequence as the interval of the metric that was decided, where the run `stopped` early: one for a
-    fixed number of samples does not account for the looks. Where samples failed, which count as wrong in the sequence
-    and have no value, there is no interval."""
+    fixed number of samples does not account for the looks."""
     found = dict(metrics)
     if stopped and decision.looks and decision.metric in found:
         last = decision.looks[-1]
-        low, high = (None, None) if decision.failed else (float(last.low), float(last.high))
-        found[decision.metric] = replace(found[decision.metric], low=low, high=high)
+        found[decision.metric] = replace(found[decision.metric], low=float(last.low), high=float(last.high))
     return found
-
-
-def _pooled_control(
-    benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark], leaves: Sequence[TaskResult], names: Sequence[str]
-) -> Control | None:
-    """The means with the help of another model, where all tasks have them."""
-    controls = [leaf.control for leaf in leaves]
-    known = [one for one in controls if one is not None]
-    if len(known) < len(controls) or len({one.model for one in known}) > 1:
-        return None
-    shared = [name for name in names if all(name in one.metrics for one in known)]
-    slopes = {name: known[0].slopes.get(name, 0.0) for name in shared}
-    if benchmark.weighted and all(one.of == benchmark.name for one in known):
-        return Control(known[0].model, slopes, {name: known[0].whole[name] for name in shared if name in known[0].whole})
-    parts = {
-        name: [SampledPart(one.metrics[name], leaf.total) for one, leaf in zip(known, leaves, strict=True)]
-        for name in shared
-    }
-    weights = _weights(benchmark, lookup)
-    return Control(known[0].model, slopes, {name: pool_samples(parts[name], weights, controlled=True) for name in shared})
 
 
 def _has_value(leaf: TaskResult, names: Iterable[str]) -> bool:

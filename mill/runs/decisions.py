@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mill.api.errors import RunError
-from mill.api.task import Value
 from mill.execute.sample_state import SampleState
 from mill.metrics.sequential import Decider
 from mill.runs.claims import Claim
@@ -19,110 +18,124 @@ from mill.runs.stages import Estimates, GroupOrder, Scores, Stages
 FIRST_BLOCK = 200  # samples before the first look
 LEAST_BLOCK = 100
 GROWTH = 4  # a block is at least the samples so far divided by this
-DROPS = ("acc_drop", "score_drop")  # the claims about two models
+Range = tuple[float, float]
+"""The smallest and the largest value that a sample may have. They differ only where it failed."""
+UNIT: Range = (0.0, 1.0)
 
 
 @dataclass
 class GroupTest:
-    """The sequential test of one group."""
+    """The sequential test of one group. It is two tests: one takes the smallest value for each failed sample, the other the
+    largest. What both decide holds for any scores of the failed samples.
 
-    decider: Decider | None = None
+    A larger value is never evidence of a smaller mean, so each test is valid for its side of the bound whichever samples
+    failed, and why.
+    """
+
+    claim: Claim
+    total: int
+    limits: Range = UNIT
     failed: int = 0
     looks: list[Look] = field(default_factory=list)
-    block: list[SampleState] = field(default_factory=list)
+    _tests: Sequence[Decider] = ()
+    _sum: float = 0.0
 
-    def add(self, values: Sequence[float], failed: int) -> None:
-        """The values of a block, of which some stand for samples that failed."""
-        assert self.decider is not None
-        self.failed += failed
-        self.decider.update(values)
-        low, high = self.decider.interval
-        self.looks.append(Look(self.decider.n, self.decider.value, low, high))
+    def add(self, block: Sequence[Range]) -> None:
+        """Test the claim after the samples of another block."""
+        sides = list(zip(*block, strict=True))
+        if not self._tests:
+            self._tests = [self._start(sides[0]) for _ in sides]
+        for test, values in zip(self._tests, sides, strict=True):
+            test.update(values)
+        answered = [low for low, high in block if low == high]
+        self.failed += len(block) - len(answered)
+        self._sum += math.fsum(answered)
+        least, most = self._tests
+        value = self._sum / (least.n - self.failed) if self.failed < least.n else math.nan
+        self.looks.append(Look(least.n, value, least.interval[0], most.interval[1]))
+
+    def _start(self, values: Sequence[float]) -> Decider:
+        claim, binary = self.claim, self.limits == UNIT and all(value in UNIT for value in values)
+        return Decider(claim.bound, claim.compare, self.total, alpha=claim.alpha, limits=self.limits, binary=binary)
+
+    @property
+    def n(self) -> int:
+        return self.looks[-1].n if self.looks else 0
 
     @property
     def over(self) -> bool:
-        """Whether the claim is decided, or every sample failed."""
-        return self.decider is not None and (self.decider.decision is not None or self.failed == self.decider.n)
+        """Whether the claim is decided, the answer depends on the failed samples, or every sample failed."""
+        return self.failed == self.n or all(test.decision is not None for test in self._tests)
+
+    def decision(self, name: str) -> Decision:
+        """The outcome. A test that needed all samples is undecided: their mean is known, but the test found nothing."""
+        claim, answers = self.claim, {test.decision for test in self._tests}
+        answer = answers.pop() if len(answers) == 1 and self.failed < self.n < self.total else None
+        reached = None
+        if answer is not None:
+            least, most = (test.one_sided for test in self._tests)
+            reached = least[0] if answer == claim.compare.startswith(">") else most[1]
+        outcome: Literal["true", "false", "undecided"] = "undecided" if answer is None else "true" if answer else "false"
+        terms = (name, claim.metric, claim.compare, claim.bound, claim.alpha)
+        return Decision(*terms, outcome, self.n, self.total, self.failed, reached, self.looks)
+
+
+def decide_again(decision: Decision, samples: Sequence[ScoredSample]) -> Decision:
+    """The same test of samples that were scored again, in the order in which they were taken."""
+    claim, start = Claim(decision.metric, decision.compare, decision.bound, decision.alpha), 0
+    test = GroupTest(claim, decision.total)
+    for look in decision.looks:
+        test.add([value_range(one, claim.metric) for one in samples[start : look.n]])
+        start = look.n
+    return test.decision(decision.of)
 
 
 class DecisionStages(Stages):
-    """Samples in a uniformly random order until a claim about the mean of a metric is decided. A failed sample counts as the
-    smallest value."""
+    """Samples in a uniformly random order until a claim about the mean of a metric is decided."""
 
     def __init__(self, orders: Sequence[GroupOrder], claim: Claim) -> None:
         super().__init__(orders)
         self.claim = claim
-        self._tests = [GroupTest() for _ in orders]
+        self._tests = [GroupTest(claim, order.total) for order in orders]
+        self._blocks: list[list[SampleState]] = [[] for _ in orders]
 
     def start(self) -> list[int]:
         return [min(order.total, FIRST_BLOCK) for order in self.orders]
 
     def take(self, counts: Sequence[int]) -> list[SampleState]:
-        for order, test, count in zip(self.orders, self._tests, counts, strict=True):
-            test.block = order.take(count)
-        return [state for test in self._tests for state in test.block]
+        self._blocks = [order.take(count) for order, count in zip(self.orders, counts, strict=True)]
+        return [state for block in self._blocks for state in block]
 
     def following(self, scores: Scores, estimates: Estimates) -> list[int]:
-        return [self._test(order, test, scores) for order, test in zip(self.orders, self._tests, strict=True)]
+        return [self._test(*group, scores) for group in zip(self.orders, self._tests, self._blocks, strict=True)]
 
-    def _test(self, order: GroupOrder, test: GroupTest, scores: Scores) -> int:
-        if not test.block or any(state.open_requests() for state in test.block):
+    def _test(self, order: GroupOrder, test: GroupTest, block: Sequence[SampleState], scores: Scores) -> int:
+        if not block or any(state.open_requests() for state in block):
             return 0  # a part that is not complete is not tested: it has what happened to finish first
-        values = [metric_value(one, self.claim.metric) for one in scores(test.block)]
-        numbers = [0.0 if value is None else value for value in values]
-        if test.decider is None:
-            test.decider = self._decider(order, numbers)
-        test.add(numbers, values.count(None))
+        test.add([value_range(one, self.claim.metric) for one in scores(block)])
         return 0 if test.over else min(order.total - order.used, next_block(order.used))
 
-    def _decider(self, order: GroupOrder, values: Sequence[float]) -> Decider:
-        claim, binary = self.claim, all(value in (0.0, 1.0) for value in values)
-        if not all(0 <= value <= 1 for value in values):
-            worst = max(values, key=lambda value: abs(value - 0.5))
-            raise RunError(f"--decide is for metrics between 0 and 1: {claim.metric} of {order.group.name} has {worst:g}")
-        return Decider(claim.bound, claim.compare, order.total, alpha=claim.alpha, binary=binary)
-
     def decisions(self) -> dict[str, Decision]:
-        found = {}
-        for order, test in zip(self.orders, self._tests, strict=True):
-            found[order.group.name] = decision_of(order.group.name, self.claim, test, order.total)
-        return found
-
-
-def decision_of(name: str, claim: Claim, test: GroupTest, total: int) -> Decision:
-    """The outcome of a test. One that needed all samples is undecided: their mean is known, but the test found nothing. So
-    is one of which every sample failed, and a low score that failed samples, which count as wrong, may explain."""
-    decider = test.decider
-    n = decider.n if decider is not None else 0
-    answer = decider.decision if decider is not None and test.failed < n < total else None
-    if answer and test.failed and claim.compare.startswith("<") and claim.metric not in DROPS:
-        answer = None
-    reached = None
-    if decider is not None and answer is not None:
-        reached = decider.one_sided[0 if answer == claim.compare.startswith(">") else 1]
-    outcome: Literal["true", "false", "undecided"] = "undecided" if answer is None else "true" if answer else "false"
-    return Decision(
-        name, claim.metric, claim.compare, claim.bound, claim.alpha, outcome, n, total, test.failed, reached, test.looks
-    )
+        names = [order.group.name for order in self.orders]
+        return {name: test.decision(name) for name, test in zip(names, self._tests, strict=True)}
 
 
 def describe_decision(decision: Decision) -> str:
     """A decision in plain words."""
-    failed = f"; {decision.failed} failed samples count as wrong" if decision.failed else ""
+    failed = f"; {decision.failed:,} samples failed" if decision.failed else ""
     last = decision.looks[-1] if decision.looks else None
     share = f"{decision.n:,} of {decision.total:,} samples"
     if last is None:
         return f"{decision.claim} is undecided: the first {min(FIRST_BLOCK, decision.total)} samples are not complete"
     if decision.outcome == "undecided":
-        if decision.failed and float(last.high) < decision.bound:
-            retry = "failed samples count as wrong and may be why: the same command runs them again"
-            score = f"{decision.metric} is at most {float(last.high):.4g}"
-            return f"{decision.claim} is undecided after {share}: {score}, but {decision.failed} {retry}"
+        between = f"{decision.metric} is between {float(last.low):.4g} and {float(last.high):.4g}"
+        if decision.failed:
+            known = f"{between} for any scores of the {decision.failed:,} failed samples"
+            return f"{decision.claim} is undecided after {share}: {known}; the same command runs them again"
         if decision.n < decision.total:
-            found = f"{decision.metric} is between {float(last.low):.4g} and {float(last.high):.4g}"
-            return f"{decision.claim} is undecided after {share}: {found}{failed}"
+            return f"{decision.claim} is undecided after {share}: {between}"
         value = f"{decision.metric} is {float(last.value):.4g} on all {decision.total:,} samples"
-        return f"{decision.claim} is undecided: {value}, and no part of them was enough for a test to show more{failed}"
+        return f"{decision.claim} is undecided: {value}, and no part of them was enough for a test to show more"
     above = (decision.outcome == "true") == decision.compare.startswith(">")
     side = f"{decision.metric} is {'at least' if above else 'at most'} {float(decision.reached or 0.0):.4g}"
     saved = round(100 * (1 - decision.n / decision.total))
@@ -131,21 +144,24 @@ def describe_decision(decision: Decision) -> str:
     return f"{decision.claim} is {decision.outcome}: {side}. {needed}; {wrong}{failed}"
 
 
-def metric_value(scored: ScoredSample, metric: str) -> float | None:
-    """The mean over the repeats of a sample; None where it failed."""
+def value_range(scored: ScoredSample, metric: str) -> Range:
+    """The mean over the repeats of a sample, which must be between 0 and 1. A sample that failed may have any value."""
     if scored.error is not None:
-        return None
+        return UNIT
+    sample = scored.record.sample.id
     if metric not in scored.values:
         known = ", ".join(scored.values) or "none"
-        raise RunError(f"sample {scored.record.sample.id} has no value of {metric}: its metrics are {known}")
-    values = [_number(value, metric) for value in scored.values[metric] if value is not None]
-    return math.fsum(values) / len(values) if values else None
-
-
-def _number(value: Value, metric: str) -> float:
-    if not isinstance(value, (int, float)):
+        raise RunError(f"sample {sample} has no value of {metric}: its metrics are {known}")
+    values = [value for value in scored.values[metric] if value is not None]
+    numbers = [float(value) for value in values if isinstance(value, (int, float))]
+    if len(numbers) < len(values):
         raise RunError(f"the values of {metric} are no plain numbers: --decide needs a mean of such")
-    return float(value)
+    if not numbers:
+        return UNIT
+    mean = math.fsum(numbers) / len(numbers)
+    if not 0 <= mean <= 1:
+        raise RunError(f"--decide is for metrics between 0 and 1: {metric} of sample {sample} is {mean:g}")
+    return mean, mean
 
 
 def next_block(used: int) -> int:

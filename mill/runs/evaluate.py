@@ -30,7 +30,6 @@ from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.benchmark_means import summarize_benchmarks
-from mill.runs.control import ControlRun
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import (
     JudgeRunner,
@@ -84,7 +83,7 @@ class OpenRun:
     def scored_before(self) -> Outcome | None:
         """The outcome with the scores that the folder has, where nothing changed that they were computed from."""
         run, tally = self.run, self.executor.tally
-        results = None if run.limits or run.judging or run.control else run._score_inputs.unchanged()
+        results = None if run.limits or run.judging else run._score_inputs.unchanged()
         if results is None:
             return None
         keys = [clone.key for state in run.states for request in state.requests for clone in request.clones()]
@@ -119,8 +118,6 @@ class Run:
     stages: Stages | None = None
     """Where the samples are taken one part after another."""
     groups: Sequence[SampleGroup] = ()
-    control: ControlRun | None = None
-    """Another model's scores of all samples."""
     seconds_before: dict[str, float] = field(default_factory=dict)
     """How long each phase before the first request took."""
     _budget: RunBudget | None = field(default=None, repr=False)
@@ -215,7 +212,6 @@ class Run:
             self.judging,
             self.groups,
             self.stages,
-            self.control,
             self._stopped,
         )
 
@@ -323,7 +319,7 @@ class Run:
             for name in written:
                 write_samples(self.folder, self.model.model_name, name, scored[name])
             store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
-            if not (self.limits or self.judging or self.control):
+            if not (self.limits or self.judging):
                 self._score_inputs.write({one.task: one for one in results.values() if one.task in written})
         return self._outcome(executor, session, results, means, scored, breakdown)
 

@@ -154,7 +154,7 @@ def _stages(run: Run, samples: SampleChoice) -> Stages:
     if claim is not None:
         return DecisionStages(orders, claim)
     assert samples.precision is not None
-    return PrecisionStages(orders, samples.precision, control=samples.reuse)
+    return PrecisionStages(orders, samples.precision)
 
 
 def record_run(

@@ -216,7 +216,7 @@ def _with_decisions(result: TaskResult, other: TaskResult | None) -> TaskResult:
     """A result with the decisions of another one of the same data, as far as they are about other claims."""
     if other is None or not _same_data(other, result):
         return result
-    decisions = {one.claim: one for one in (other.decision, *other.other_decisions) if one is not None}
+    decisions = {one.claim: one for one in other.decisions}
     own = result.decision or other.decision
     decisions |= {one.claim: one for one in result.other_decisions}
     rest = [one for one in decisions.values() if own is None or one.claim != own.claim]

@@ -12,7 +12,6 @@ from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
-from mill.runs.control import ControlRun, add_controls
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.plan import TaskPlan
 from mill.runs.results import stopped_text, summarize
@@ -36,7 +35,6 @@ class RunScores:
     judging: JudgeRunner | None = None
     groups: Sequence[SampleGroup] = ()
     stages: Stages | None = None
-    control: ControlRun | None = None
     stopped: str = ""
 
     def scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
@@ -56,15 +54,13 @@ class RunScores:
             plan.requested: self._summarize(plan, scored[plan.task.name], random=plan.requested in drawn)
             for plan in self.plans
         }
-        if self.control is not None:
-            add_controls(self.control, self.groups, self.plans, scored, results)
         self._add_decisions(results)
         return results, summarize_benchmarks(results, self.benchmarks)
 
     def estimates(self) -> dict[str, Mapping[str, Estimate]]:
         results, means = self.results({plan.task.name: self.score_states(plan.states) for plan in self.plans})
         found: dict[str, TaskResult | BenchmarkResult] = {**results, **{mean.benchmark: mean for mean in means}}
-        return {name: one.control.metrics if one.control is not None else one.metrics for name, one in found.items()}
+        return {name: one.metrics for name, one in found.items()}
 
     def _add_decisions(self, results: Mapping[str, TaskResult]) -> None:
         if self.stages is None:

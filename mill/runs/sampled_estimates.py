@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from mill.api.task import Task
 from mill.metrics.estimate import Estimate
@@ -45,15 +44,9 @@ def limits_of(task: Task, name: str, parts: Sequence[Stratum]) -> tuple[float, f
     return limits
 
 
-def strata_of(
-    metric: str,
-    scored: Sequence[ScoredSample],
-    total: int,
-    strata: Mapping[str, int],
-    control: ControlValues | None = None,
-) -> list[Stratum] | None:
+def strata_of(metric: str, scored: Sequence[ScoredSample], total: int, strata: Mapping[str, int]) -> list[Stratum] | None:
     """The values of a metric by category; None where they are no plain numbers."""
-    groups: dict[str, list[tuple[float, float]]] = {category: [] for category in strata or [""]}
+    groups: dict[str, list[float]] = {category: [] for category in strata or [""]}
     for one in scored:
         values = [value for value in one.values.get(metric, ()) if value is not None]
         if not values:
@@ -61,28 +54,5 @@ def strata_of(
         if not all(isinstance(value, (int, float)) for value in values):
             return None
         numbers = [float(value) for value in values if isinstance(value, (int, float))]
-        other = control.values[one.record.sample.id] if control is not None else 0.0
-        groups.setdefault(one.category if strata else "", []).append((math.fsum(numbers) / len(numbers), other))
-    return [
-        Stratum(
-            [value for value, _ in pairs],
-            strata.get(category, total) if strata else total,
-            [other for _, other in pairs] if control is not None else (),
-            control.mean(category if strata else None) if control is not None else None,
-        )
-        for category, pairs in groups.items()
-    ]
-
-
-@dataclass(frozen=True)
-class ControlValues:
-    """Another model's values of a metric on all samples of a task, by id, with the categories of the samples."""
-
-    values: Mapping[str, float]
-    categories: Mapping[str, str]
-
-    def mean(self, category: str | None) -> float:
-        chosen = [value for name, value in self.values.items() if category is None or self.categories[name] == category]
-        if not chosen:
-            raise KeyError(category)
-        return math.fsum(chosen) / len(chosen)
+        groups.setdefault(one.category if strata else "", []).append(math.fsum(numbers) / len(numbers))
+    return [Stratum(values, strata.get(category, total) if strata else total) for category, values in groups.items()]

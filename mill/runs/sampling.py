@@ -39,8 +39,6 @@ class SampleChoice:
     decide: Claim | None = None
     """Random samples until this claim about the score is decided."""
     sample_ids: Collection[str] = ()
-    reuse: bool = False
-    """Whether another model's scores of all samples are a control variate."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("limit", "sample", "precision", "decide") if getattr(self, name) is not None]
@@ -48,13 +46,6 @@ class SampleChoice:
             raise SpecError(f"--{given[0]} and --{given[1]} both choose the samples: give one of them")
         if self.sample_ids and given and given[0] != "limit":
             raise SpecError(f"--sample_ids and --{given[0]} both choose the samples: give one of them")
-
-        if self.reuse and self.decide is not None:
-            raise SpecError("--reuse is for --sample and --precision, not for --decide")
-        if self.reuse and self.sample is None and self.precision is None:
-            raise SpecError(
-                "--reuse makes the estimate of a random sample more precise: give --sample or --precision as well"
-            )
 
     @property
     def staged(self) -> bool:
@@ -132,8 +123,13 @@ def stratified_order(tasks: Mapping[str, tuple[Task, Sequence[Sample]]], seed: i
 def random_order(tasks: Mapping[str, tuple[Task, Sequence[Sample]]], seed: int) -> list[tuple[str, int]]:
     """Task and index of all samples of a group in a uniformly random order, in which sequential tests take them."""
     pairs = [(name, index, sample) for name, (_, samples) in tasks.items() for index, sample in enumerate(samples)]
-    pairs.sort(key=lambda one: (_draw(seed, one[0], f"sample {one[2].id}"), one[0], one[1]))
+    pairs.sort(key=lambda one: (random_position(seed, one[0], one[2]), one[0], one[1]))
     return [(name, index) for name, index, _ in pairs]
+
+
+def random_position(seed: int, task: str, sample: Sample) -> float:
+    """Where a sample is in the random order of its group, from 0 to 1."""
+    return _draw(seed, task, f"sample {sample.id}")
 
 
 def _counts(task: Task, samples: Sequence[Sample]) -> dict[str, int]:
@@ -183,7 +179,7 @@ def _in_step(strata: Mapping[str, Sequence[T]], offset: Callable[[str], float]) 
 
 
 def _shuffled(indices: Iterable[int], seed: int, task: str, samples: Sequence[Sample]) -> list[int]:
-    return sorted(indices, key=lambda index: (_draw(seed, task, f"sample {samples[index].id}"), index))
+    return sorted(indices, key=lambda index: (random_position(seed, task, samples[index]), index))
 
 
 def _draw(seed: int, task: str, what: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
@@ -62,7 +63,7 @@ class Decision:
     n: Count
     total: Annotated[int, Meta(ge=1)]
     failed: Count = 0
-    """Samples that failed; they count as wrong."""
+    """Samples that failed: the outcome is the same for any scores of theirs."""
     reached: Finite | None = None
     """What the metric is at least, or at most, on the side of the bound that was decided."""
     looks: list[Look] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Decision:
         wrong = [
             name
             for name, right in {
+                "looks": all(n < following for n, following in pairwise([0, *(look.n for look in self.looks)])),
                 "n": self.n <= self.total and self.n == (self.looks[-1].n if self.looks else self.n),
                 "failed": self.failed <= self.n,
                 "outcome": self.outcome == "undecided" or (bool(self.looks) and self.reached is not None),
@@ -151,23 +153,6 @@ class FailedSample(TypedDict):
 
 
 @dataclass
-class Control:
-    """Estimates over some of the samples that another model's scores of all samples make more precise (control variate)."""
-
-    model: str
-    slopes: dict[str, float]
-    """Metric -> how much of the other model's difference counts."""
-    metrics: dict[str, Estimate]
-    of: str = ""
-    """The benchmark that this task is part of, and that was sampled as a whole."""
-    whole: dict[str, Estimate] = field(default_factory=dict)
-    """The metrics of that benchmark."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "metrics": _encoded(self.metrics), "whole": _encoded(self.whole)}
-
-
-@dataclass
 class TaskResult:
     """A task's scores in results.json. `n` of `total` samples ran and `errors` of them have no value; each metric's own n
     says how many do."""
@@ -207,8 +192,11 @@ class TaskResult:
     """Of the task, or of the benchmark that it is part of."""
     other_decisions: list[Decision] = field(default_factory=list)
     """About other claims, by other commands."""
-    control: Control | None = None
-    """The metrics with the help of another model's scores of all samples."""
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """About all claims."""
+        return [one for one in (self.decision, *self.other_decisions) if one is not None]
 
     @property
     def failed(self) -> int:
@@ -218,8 +206,6 @@ class TaskResult:
     def to_dict(self) -> dict[str, Any]:
         encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
         encoded["categories"] = {name: _encoded(metrics) for name, metrics in self.categories.items()}
-        if self.control is not None:
-            encoded["control"] = self.control.to_dict()
         return _without_empty(encoded, *_OPTIONAL)
 
 
@@ -239,13 +225,9 @@ class BenchmarkResult:
     """The sums of its tasks."""
     decision: Decision | None = None
     other_decisions: list[Decision] = field(default_factory=list)
-    control: Control | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        encoded = {**asdict(self), "metrics": _encoded(self.metrics)}
-        if self.control is not None:
-            encoded["control"] = self.control.to_dict()
-        return _without_empty(encoded, *_OPTIONAL)
+        return _without_empty({**asdict(self), "metrics": _encoded(self.metrics)}, *_OPTIONAL)
 
 
 def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
@@ -255,7 +237,7 @@ def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
 
 _OPTIONAL = (
     "categories", "unjudged", "truncated_reasoning", "max_rounds_reached", "pending", "not_judged", "sampled",
-    "decision", "other_decisions", "control",
+    "decision", "other_decisions",
 )  # fmt: skip
 
 
@@ -281,9 +263,6 @@ def decode_floats(entry: Any) -> Any:
         decoded["metrics"] = _decoded(entry["metrics"])
     if isinstance(entry.get("categories"), Mapping):
         decoded["categories"] = {name: _decoded(metrics) for name, metrics in entry["categories"].items()}
-    if isinstance(entry.get("control"), Mapping):
-        estimates = {name: _decoded(entry["control"][name]) for name in ("metrics", "whole") if name in entry["control"]}
-        decoded["control"] = {**entry["control"], **estimates}
     return decoded
 
 

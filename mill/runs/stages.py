@@ -80,10 +80,9 @@ class Stages(ABC):
 class PrecisionStages(Stages):
     """A random sample that is planned for the worst case, and extended where its interval is too wide."""
 
-    def __init__(self, orders: Sequence[GroupOrder], half_width: float, *, control: bool = False) -> None:
-        """With a control variate the plan for the worst case would be too large: a fourth of it shows what is needed."""
+    def __init__(self, orders: Sequence[GroupOrder], half_width: float) -> None:
         super().__init__(orders)
-        self.half_width, self.control = half_width, control
+        self.half_width = half_width
         self._reached: dict[str, float] = {}
 
     def start(self) -> list[int]:
@@ -92,7 +91,7 @@ class PrecisionStages(Stages):
     def _planned(self, order: GroupOrder) -> int:
         planned = planned_size(order.total, self.half_width)
         least = LEAST * len(order.group.tasks)
-        return min(order.total, max(math.ceil(planned / 4) if self.control else planned, least))
+        return min(order.total, max(planned, least))
 
     def following(self, scores: Scores, estimates: Estimates) -> list[int]:
         known = estimates()

@@ -24,7 +24,7 @@ RUN_TYPES: Types = {
 }
 SCORE_TYPES: Types = {
     **dict.fromkeys(("run", "model", "model_args", "settings", "benchmark", "task", "task_type", "metric", "path"), TEXT),
-    **dict.fromkeys(("control", "mean_of", "sampled", "decision"), TEXT),
+    **dict.fromkeys(("mean_of", "sampled", "decision"), TEXT),
     **dict.fromkeys(("n_shots", "n", "failed", "total"), WHOLE),
     **dict.fromkeys(("value", "stderr", "low", "high"), NUMBER),
 }

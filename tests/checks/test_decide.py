@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mill.api.errors import RunError
+from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.checks.compare import compare
 from mill.checks.gate import BROKEN, INCONCLUSIVE, KEPT, judge, parse_rules
@@ -18,6 +18,7 @@ from mill.checks.result import Check, read_check
 from mill.checks.subjects import CheckConfig, labelled, open_subjects
 from mill.cli.main import run as run_command
 from mill.frames import compare as compare_models
+from mill.frames import evaluate
 from mill.models.spec.parse import make_spec
 from mill.report.html import write_report
 from mill.runs.claims import read_claim
@@ -64,6 +65,18 @@ def test_a_drop_is_decided_on_the_same_random_samples_of_both(tmp_path: Path) ->
 def test_equal_models_do_not_lose_two_points(tmp_path: Path) -> None:
     (variant,) = compared(tmp_path, "acc_drop>0.02", b="exam[name=b,accuracy=0.65,changed=0.05]").variants
     assert variant.decision is not None and variant.decision.outcome == "false"
+
+
+@pytest.mark.parametrize("claim", ["acc_drop>0.02", "acc_drop<0.02"])
+def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str) -> None:
+    """Both fail on half of the samples, on which the drop may be anything from -1 to 1."""
+    monkeypatch.setenv("EXAM_FAILS", "2")
+    (variant,) = compared(tmp_path, claim).variants
+    decision, interval = variant.decision, variant.metrics["acc_drop"]
+    assert decision is not None and decision.outcome == "undecided"
+    assert decision.failed == pytest.approx(decision.n / 2, rel=0.2)
+    assert interval.low is not None and interval.high is not None and interval.low < -0.4 and interval.high > 0.4
+    assert f"for any scores of the {decision.failed} failed samples" in variant.verdict
 
 
 def test_the_check_is_read_back_with_its_decision(tmp_path: Path) -> None:
@@ -122,6 +135,18 @@ def test_eval_writes_a_check_that_gate_and_report_read(tmp_path: Path, capsys: p
     assert "acc&gt;0.55: true" in page and "polyline" in page and "mean so far" in page
 
 
+def test_python_writes_the_check_that_the_command_line_writes(tmp_path: Path) -> None:
+    model, out = "exam[name=a,accuracy=0.65]", str(tmp_path)
+    assert mill("eval", model, "toy_exam", "--task_paths", EXAM, "--output_dir", out, "--decide", "acc>0.55") == 0
+    (file,) = (tmp_path / "checks").glob("*/check.json")
+    written = json.loads(file.read_text())
+    file.unlink()
+    evaluate(model, "toy_exam", task_paths=[EXAM], output_dir=out, decide="acc>0.55")
+    again = json.loads(file.read_text())
+    assert {**again, "created": ""} == {**written, "created": ""}
+    assert mill("gate", out, "--require", "acc>0.55") == 0 and mill("gate", out, "--fail_on", "acc>0.55") == 3
+
+
 def test_an_undecided_claim_has_its_own_exit_code(tmp_path: Path) -> None:
     load_files((EXAM,))
     exact = sum(is_right("toy_exam_art", index, 0.65, 0.0, "a") for index in range(300)) / 300
@@ -160,6 +185,13 @@ def test_python_compares_random_samples_and_decides(tmp_path: Path) -> None:
     decided = compare_models(*models, tasks="toy_exam", decide="acc_drop>0.01", output_dir=str(tmp_path))
     decision = decided.check.variants[0].decision
     assert decision is not None and decision.outcome == "true" and len(decided.samples) == decision.n < 3000
+
+
+def test_a_claim_about_more_than_two_models_is_refused_before_one_is_opened(tmp_path: Path) -> None:
+    others = ["exam[name=b]", "no-such-backend[name=c]"]
+    with pytest.raises(SpecError, match=r"^decide='acc_drop>0.01' is about two models, not 3: call mill.compare for each"):
+        compare_models("exam[name=a]", others, tasks="toy_exam", decide="acc_drop>0.01", output_dir=str(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_intervals_of_a_random_sample_are_about_the_test_set(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) 
         "low",
         "high",
     ]
-    assert list(frame.columns) == [*wanted, "n", "failed", "total", "run", "control", "mean_of", "sampled", "decision"]
+    assert list(frame.columns) == [*wanted, "n", "failed", "total", "run", "mean_of", "sampled", "decision"]
     assert sorted(frame["benchmark"]) == ["toy_all", "toy_all", "toy_all", "toy_choice"]
     rows = json.loads(mill("collect", "--output_dir", "out", "--format", "json")[1])
     assert [row["value"] for row in rows] == pytest.approx(list(frame["value"]))
@@ -297,6 +297,10 @@ def test_ls_shows_tasks_models_and_runs(mill: Mill) -> None:
 BAD = {
     "unknown command": (["evil"], "unknown command 'evil'; did you mean eval?"),
     "unknown option": (["eval", "toy", "toy_gen", "--limti", "3"], "unknown option --limti; did you mean --limit"),
+    "removed option": (
+        ["eval", "toy", "toy_gen", "--sample", "5", "--reuse", "other"],
+        "--reuse was removed, because its estimates could be wrong: use --sample N or --precision P alone",
+    ),
     "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend or config 'vlm'; did you mean vllm"),
     "unknown task": (
         ["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY],

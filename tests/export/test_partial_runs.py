@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,10 +15,7 @@ from mill.export.parquet import write_parquet
 from mill.export.run import ExportedRun
 from mill.export.tracker import tracked
 from mill.report.collect import cells, collect, shown_columns
-from mill.report.html.runs import run_body
 from mill.report.plot_data import plot_data
-from mill.report.runs import read_run
-from mill.report.tables import number
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import read_runs
 from tests.exam_runs import run_exam
@@ -30,11 +26,9 @@ EXAM = Path(__file__).parents[1] / "toy_exam.py"
 
 
 @pytest.fixture(scope="module")
-def helped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 samples of b with the scores of a."""
-    folder = tmp_path_factory.mktemp("helped")
-    other = run_exam(folder / "a", "name=a,accuracy=0.6")
-    return run_exam(folder / "b", "name=b,accuracy=0.65,changed=0.3", "--sample", 300, "--reuse", other)
+def sampled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 samples of 3,000."""
+    return run_exam(tmp_path_factory.mktemp("sampled"), "name=b,accuracy=0.65", "--sample", 300)
 
 
 @pytest.fixture(scope="module")
@@ -45,57 +39,6 @@ def partial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content["benchmarks"]["toy_exam"]["missing"] = ["toy_exam_math", "toy_exam_art"]
     (run / "results.json").write_text(json.dumps(content))
     return run
-
-
-def control_of(run: Path) -> dict[str, Any]:
-    """The estimate with the help of a, as it is recorded."""
-    mean = json.loads((run / "results.json").read_text())["benchmarks"]["toy_exam"]
-    found: dict[str, Any] = mean["control"]["metrics"]["acc"]
-    return found
-
-
-def test_an_estimate_with_the_help_of_another_model_is_a_row(helped: Path, tmp_path: Path) -> None:
-    known = control_of(helped)
-    (row,) = (row for row in collect(helped) if row["benchmark"] == "toy_exam" and row["control"] and not row["task"])
-    assert (row["metric"], row["control"]) == ("acc (with a)", "a")
-    assert [row[name] for name in ("value", "low", "high", "n")] == [known[name] for name in ("value", "low", "high", "n")]
-    write_parquet([ExportedRun.read(RunFolder(helped))], tmp_path, samples=False)
-    scores = pandas.read_parquet(tmp_path / "scores.parquet")
-    (value,) = scores[(scores.metric == "acc (with a)") & (scores.task == "")].value
-    assert value == known["value"]
-
-
-def test_a_tracker_has_the_estimate_and_what_was_sampled(helped: Path) -> None:
-    entry, known = tracked(ExportedRun.read(RunFolder(helped))), control_of(helped)
-    names = ("toy_exam/acc_with_control", "toy_exam/acc_with_control_low", "toy_exam/acc_with_control_high")
-    assert [entry.metrics[name] for name in names] == [known["value"], known["low"], known["high"]]
-    assert entry.tags["mill.sampled"] == "random 300 of 3000, seed 0" and entry.tags["mill.control"] == "a"
-
-
-def test_a_plot_has_the_estimate_beside_the_score(helped: Path) -> None:
-    (plot,) = plot_data(read_runs(helped)).scores
-    assert [score.label for score in plot.scores] == ["b", "b, with a"]
-    assert plot.scores[1].estimate.value == control_of(helped)["value"]
-
-
-def test_the_page_of_a_run_has_the_estimate_and_says_which_to_quote(helped: Path) -> None:
-    section = read_run(RunFolder(helped))
-    page = "".join(run_body(section))
-    known = control_of(helped)
-    assert f"- with a: {number(known['value'])} ({number(known['low'])} to {number(known['high'])})" in page
-    assert page.count("<title>- with a: ") == 4  # the benchmark and three tasks
-    assert section.warnings[-1] == (
-        'rows "with a": the number to quote. It estimates the same score as the row above it, and also uses '
-        "a's scores on all samples: its interval is narrower"
-    )
-
-
-def test_a_model_that_does_not_help_is_not_said_to(helped: Path) -> None:
-    section = read_run(RunFolder(helped))
-    mean = section.benchmarks[0]
-    assert mean.control is not None
-    mean.control.metrics["acc"] = mean.metrics["acc"]
-    assert section.warnings[-1].endswith("also uses a's scores on all samples")
 
 
 def test_a_decision_is_a_tag_and_a_column(tmp_path: Path) -> None:
@@ -112,9 +55,9 @@ def test_a_decision_is_a_tag_and_a_column(tmp_path: Path) -> None:
 STRATIFIED = "random sample (seed 0, stratified by 3 categories): the intervals are about the score of the whole test set"
 
 
-def test_a_random_sample_is_no_limit_of_lm_eval(helped: Path, tmp_path: Path) -> None:
+def test_a_random_sample_is_no_limit_of_lm_eval(sampled: Path, tmp_path: Path) -> None:
     """A limit would be the first rows of every task."""
-    run = ExportedRun.read(RunFolder(helped))
+    run = ExportedRun.read(RunFolder(sampled))
     config = results(run, task_names(run))["config"]
     assert config["limit"] is None and config["mill_sampled"] == f"random 300 of 3000, seed 0; {STRATIFIED}"
     limited = ExportedRun.read(RunFolder(run_exam(tmp_path / "limited", "name=c,accuracy=0.65", "--limit", 400)))
@@ -125,9 +68,9 @@ def test_a_random_sample_is_no_limit_of_lm_eval(helped: Path, tmp_path: Path) ->
     assert results(part, task_names(part))["config"]["limit"] is None  # another count of each task
 
 
-def test_every_eval_ever_and_the_card_say_what_was_sampled(helped: Path, tmp_path: Path) -> None:
+def test_every_eval_ever_and_the_card_say_what_was_sampled(sampled: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
-    run = ExportedRun.read(RunFolder(helped))
+    run = ExportedRun.read(RunFolder(sampled))
     write_every_eval_ever([run], tmp_path, samples=False)
     (file,) = (tmp_path / "data" / "toy_exam_law").rglob("*.json")
     (result,) = json.loads(file.read_text())["evaluation_results"]

@@ -18,7 +18,6 @@ from mill.metrics.finite_population import (
     UNIT,
     Stratum,
     planned_size,
-    stratified_difference,
     stratified_mean,
 )
 
@@ -120,10 +119,8 @@ def test_without_two_values_there_is_no_interval() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_values_that_are_not_finite_have_no_interval(value: float) -> None:
-    strata = [Stratum([1.0, value], 5, [0.0, 1.0], 0.5), Stratum([0.0, 1.0] * 9, 50, [0.0, 1.0] * 9, 0.5)]
-    found = stratified_mean(strata)
+    found = stratified_mean([Stratum([1.0, value], 5), Stratum([0.0, 1.0] * 9, 50)])
     assert not math.isfinite(found.value) and (found.stderr, found.low, found.high, found.n) == (None, None, None, 20)
-    assert stratified_difference(strata)[1] == 0.0
 
 
 @settings(deadline=None)
@@ -133,28 +130,24 @@ def test_the_interval_has_the_value_and_stays_inside_the_limits(data: st.DataObj
     strata = []
     for _ in range(data.draw(st.integers(1, 5))):
         values = data.draw(st.lists(value, max_size=6))
-        strata.append(Stratum(values, len(values) + data.draw(st.integers(0, 9)), values, 0.5))
-    for found in (stratified_mean(strata, limits=UNIT), stratified_difference(strata, limits=UNIT)[0]):
-        if found.low is None or found.high is None:
-            assert found.n < 2
-        else:
-            assert 0 <= found.low <= found.value + 1e-12 and found.value - 1e-12 <= found.high <= 1
-            whole = all(len(stratum.values) == stratum.size for stratum in strata)
-            assert (found.high - found.low < 1e-9) == whole
+        strata.append(Stratum(values, len(values) + data.draw(st.integers(0, 9))))
+    found = stratified_mean(strata, limits=UNIT)
+    if found.low is None or found.high is None:
+        assert found.n < 2
+    else:
+        assert 0 <= found.low <= found.value + 1e-12 and found.value - 1e-12 <= found.high <= 1
+        whole = all(len(stratum.values) == stratum.size for stratum in strata)
+        assert (found.high - found.low < 1e-9) == whole
 
 
 def draws(seed: int, sizes: list[int], counts: list[int], trials: int) -> tuple[float, list[list[Stratum]]]:
-    """Zeros and ones whose share differs from stratum to stratum, and samples, with a control that agrees on 80 %."""
+    """Zeros and ones whose share differs from stratum to stratum, and samples of them."""
     random = np.random.default_rng(seed)
     values = [(random.random(size) < random.beta(3, 2)).astype(float) for size in sizes]
-    controls = [np.where(random.random(len(one)) < 0.2, 1 - one, one) for one in values]
-    found = []
-    for _ in range(trials):
-        strata = []
-        for one, control, count in zip(values, controls, counts, strict=True):
-            chosen = random.permutation(len(one))[:count]
-            strata.append(Stratum(list(one[chosen]), len(one), list(control[chosen]), float(control.mean())))
-        found.append(strata)
+    found = [
+        [Stratum(list(random.permutation(one)[:count]), len(one)) for one, count in zip(values, counts, strict=True)]
+        for _ in range(trials)
+    ]
     return float(np.concatenate(values).mean()), found
 
 
@@ -171,64 +164,11 @@ def coverage(truth: float, drawn: list[list[Stratum]], interval: Callable[[list[
 def test_the_interval_contains_the_mean_in_95_of_100_samples(sizes: list[int], counts: list[int]) -> None:
     truth, drawn = draws(7, sizes, counts, 500)
     assert coverage(truth, drawn, stratified_mean) == pytest.approx(0.95, abs=0.025)
-    assert coverage(truth, drawn, lambda strata: stratified_difference(strata)[0]) == pytest.approx(0.955, abs=0.025)
 
 
 def test_an_interval_without_the_correction_would_fail_that_test() -> None:
     truth, drawn = draws(7, [300, 200], [180, 120], 500)
     assert coverage(truth, drawn, lambda strata: mean([[v] for one in strata for v in one.values])) > 0.99
-
-
-def test_the_slope_by_hand() -> None:
-    """Deviations of the controls are ±0.5 in both strata, those of values too, but for two of eight that are turned around:
-    slope 0.5 of the first stratum, 1 of the second, weighted by size² (1/8 - 1/size) / 7."""
-    controls = [0.0, 1.0] * 4
-    first, second = Stratum([1.0, 0.0, *controls[2:]], 80, controls, 0.6), Stratum(controls, 24, controls, 0.3)
-    weights = 80 * 80 * (1 / 8 - 1 / 80), 24 * 24 * (1 / 8 - 1 / 24)
-    estimate, slope = stratified_difference([first, second])
-    assert slope == pytest.approx((0.5 * weights[0] + weights[1]) / sum(weights))
-    assert estimate.value == pytest.approx(0.5 + slope * ((0.6 * 80 + 0.3 * 24) / 104 - 0.5))
-
-
-def test_a_control_that_determines_the_values_determines_the_mean() -> None:
-    controls = [0.1, 0.5, 0.3, 0.2] * 5
-    found, slope = stratified_difference([Stratum([2 * control + 1 for control in controls], 90, controls, 0.44)])
-    assert slope == pytest.approx(2.0) and found.value == pytest.approx(1.88) and found.stderr == pytest.approx(0, abs=1e-9)
-
-
-def test_the_variance_has_the_fitted_slope() -> None:
-    """One stratum: the residual variance of a line has n - 2 degrees of freedom."""
-    random = np.random.default_rng(3)
-    x = random.normal(size=30)
-    y = 0.7 * x + random.normal(size=30)
-    found, slope = stratified_difference([Stratum(list(y), 10**9, list(x), 0.0)])
-    line = stats.linregress(x, y)
-    error = math.sqrt(np.sum((y - line.intercept - line.slope * x) ** 2) / 28 / 30)
-    assert slope == pytest.approx(line.slope) and found.value == pytest.approx(line.intercept)
-    assert found.stderr == pytest.approx(error, rel=1e-6)
-    assert ends(found) == pytest.approx(stats.t.interval(0.95, 28, line.intercept, error), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    "stratum",
-    [
-        Stratum([0.0, 1.0] * 20, 100, [1.0] * 40, 1.0),  # no spread
-        Stratum([0.0, 1.0] * 20, 100, [1.0, 0.0] * 20, 0.5),  # negative
-        Stratum([0.0, 1.0] * 3, 100, [0.0, 1.0] * 3, 0.5),  # too few values
-        Stratum([0.0, 1.0] * 20, 100, [0.0, 1.0] * 20, None),  # mean unknown
-    ],
-)
-def test_without_a_useful_control_it_is_the_stratified_mean(stratum: Stratum) -> None:
-    assert stratified_difference([stratum]) == (stratified_mean([stratum]), 0.0)
-
-
-def test_a_control_that_agrees_everywhere_leaves_an_interval() -> None:
-    """30 of 300: that all sampled answers agree does not show that all others do."""
-    values = [0.0, 1.0, 1.0] * 10
-    found, slope = stratified_difference([Stratum(values, 300, values, 0.6)])
-    low, high = ends(found)
-    assert slope == pytest.approx(1.0) and found.value == pytest.approx(0.6)
-    assert low < 0.55 and high > 0.65
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,8 @@ def test_names_are_those_of_options_and_given_once(tmp_path: Path) -> None:
         read(tmp_path, "same_shot: true\n")
     with pytest.raises(MillError, match=r"n_shots in .*run.yaml is given twice"):
         read(tmp_path, "n-shots: 1\nn_shots: 2\n")
+    with pytest.raises(MillError, match=r"reuse was removed, .*: use --sample N"):
+        read(tmp_path, "reuse: other\n")
     with pytest.raises(MillError, match="unknown option in"):
         read(tmp_path, "config: other.yaml\n")
     with pytest.raises(MillError, match="unknown option in"):

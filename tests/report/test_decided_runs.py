@@ -65,6 +65,7 @@ def test_the_ends_of_the_sequence_are_one_area() -> None:
         ({"looks": [{"n": 200, "value": 0.6, "low": 0.5, "high": float("inf")}]}, "looks[0].high"),
         ({"looks": [{"n": 200, "value": 0.6, "low": "-Infinity", "high": 0.7}]}, "looks[0].low"),
         ({"looks": [{"n": -5, "value": 0.6, "low": 0.5, "high": 0.7}]}, "looks[0].n"),
+        ({"looks": [{"n": 200, "value": 0.6, "low": 0.5, "high": 0.7}] * 2}, "looks contradicts the other fields"),
     ],
 )
 def test_an_impossible_decision_is_left_out(

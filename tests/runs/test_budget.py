@@ -24,7 +24,6 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.cli.main import run
 from mill.runs.folder import RunFolder
 from mill.runs.ledger import spent_so_far
-from tests.launching import TESTS
 from tests.outcomes import only, recorded, samples, scores, sessions
 from tests.runs.faults import TOY, computed
 from tests.servers import FaultServer, status
@@ -221,15 +220,6 @@ def test_a_stopped_run_is_scored_again_as_it_was(mill: Mill, out: Path, capsys: 
     before = scores(out)
     run(["score", str(only(out, "manifest.json").parent), "--task_paths", str(TOY)])
     assert scores(out) == before
-
-
-def test_a_model_whose_scores_are_reused_stops_at_its_budget(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    exam, tasks = "exam[name=a]", ["toy_exam_art", "--task_paths", str(TESTS / "toy_exam.py")]
-    options = ["--sample", "40", "--reuse", "exam[name=b]", "--max_tokens_total", "80"]
-    code = run(["eval", exam, *tasks, "--output_dir", str(out), "--quiet", *options])
-    err = capsys.readouterr().err
-    assert code == 4, err
-    assert "--reuse: the run of b stopped at the budget of 80 tokens: 20 of 300 samples; it must have all samples" in err
 
 
 # Money.

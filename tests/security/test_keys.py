@@ -228,7 +228,7 @@ def test_a_short_part_of_a_password_is_not_printed_either(mill: Mill) -> None:
 
 RUN_FILES = [
     "models: [{{api_key: {key}}}]\ntasks: [toy_gen]\n",
-    "models: [m]\ntasks: [toy_gen]\nreuse: {{api_key: {key}}}\nsample: 5\n",
+    "models: [m]\ntasks: [toy_gen]\njudge: {{api_key: {key}}}\nsample: 5\n",
     "models: [m]\njudge: [{{api_key: {key}}}]\n",
     "models: [m]\nlimit: {{a: {{headers: {{b: {key}}}}}}}\n",
     "models: [m]\ngen_kwargs: {{temperature: {{api_key: {key}}}}}\n",

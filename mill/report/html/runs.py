@@ -18,7 +18,7 @@ from mill.report.scores import COLUMNS, mean_of, score_table
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 
 MAX_CHARTS = 6
-TASK, CATEGORY, MEAN, CONTROL = range(4)  # colours
+TASK, CATEGORY, MEAN = range(3)  # colours
 
 
 def run_body(run: RunSection, calibration: Sequence[Html] = (), drawn: Sequence[Decision] = ()) -> list[Html]:
@@ -52,7 +52,7 @@ def _sequences(run: RunSection, drawn: Sequence[Decision]) -> list[Html]:
 
 
 def _charts(run: RunSection) -> list[Html]:
-    """A chart for each metric, with a dot for each task, category and benchmark, also with another model's help."""
+    """A chart for each metric, with a dot for each task, category and benchmark."""
     rows: dict[str, list[tuple[str, Point, int]]] = {}
 
     def add(name: str, metrics: Mapping[str, Estimate], colour: int) -> None:
@@ -60,16 +60,10 @@ def _charts(run: RunSection) -> list[Html]:
             if math.isfinite(estimate.value):
                 rows.setdefault(metric, []).append((name, score_point(name, estimate), colour))
 
-    def add_control(result: TaskResult | BenchmarkResult) -> None:
-        if result.control is not None:
-            add(f"- with {result.control.model}", result.control.metrics, CONTROL)
-
     for mean in run.benchmarks:
         add(f"{mean.benchmark} ({mean_of(mean)})", mean.metrics, MEAN)
-        add_control(mean)
     for task in run.tasks:
         add(task.task, task.metrics, TASK)
-        add_control(task)
         for category, metrics in task.categories.items():
             add(f"- {category}", metrics, CATEGORY)
     return [score_chart(metric, found) for metric, found in list(rows.items())[:MAX_CHARTS]]
