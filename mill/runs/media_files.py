@@ -55,7 +55,7 @@ def _encoded(media: Media) -> bytes | None:
         buffer = io.BytesIO()
         source.convert("RGB").save(buffer, "PNG")
         return buffer.getvalue()
-    return _wav(source, media.rate) if media.kind == AUDIO and media.rate else None
+    return _wav(source, int(media.rate)) if media.kind == AUDIO and media.rate else None
 
 
 def _wav(samples: Any, rate: int) -> bytes:
