@@ -224,7 +224,7 @@ def _is_animation(raw: bytes) -> bool:
     return raw.startswith((b"GIF8", b"\x89PNG")) or raw[8:12] == b"WEBP"
 
 
-def _read_audio(media: Media) -> tuple[Any, int]:
+def _read_audio(media: Media) -> tuple[Any, float]:
     _need("soundfile", "reading audio")
     import soundfile
 

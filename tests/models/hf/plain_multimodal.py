@@ -102,7 +102,9 @@ class Plain:
 
     def inputs(self, text: str, parts: Sequence[Part]) -> Any:
         given = {kind: [part for part in parts if not isinstance(part, str) and kind_of(part) == kind] for kind in KINDS}
-        arguments = {KINDS[kind]: [found] if kind == IMAGE else found for kind, found in given.items() if found}
+        arguments: dict[str, Any] = {
+            KINDS[kind]: [found] if kind == IMAGE else found for kind, found in given.items() if found
+        }
         if AUDIO in arguments:
             arguments["sampling_rate"] = AUDIO_RATE
         if any(isinstance(part, Path) for part in parts):

@@ -682,6 +682,34 @@ def test_a_multimodal_model_runs_cifar10_as_multiple_choice(
     assert results["cifar10_mcq"]["metrics"]["acc"]["value"] == pytest.approx(sum(right) / len(right))
 
 
+@pytest.mark.parametrize(("kind", "name", "other"), [(VIDEO, "qwen2_5_vl", "llava"), (AUDIO, "qwen2_audio", "qwen2_vl")])
+def test_a_file_with_videos_or_audio_runs_or_is_refused_before_weights_load(
+    zoo: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, other: str
+) -> None:
+    parts: dict[str, Any] = {}
+    for number in (1, 2):
+        if kind == VIDEO:
+            parts[f"{number}.mp4"] = write_film(tmp_path / f"{number}.mp4", frames(number, 10, 32, 16), rate=number)
+        else:
+            (tmp_path / f"{number}.wav").write_bytes(wav(make_audio(number), AUDIO_RATE))
+            parts[f"{number}.wav"] = np.round(make_audio(number) * 32767) / 32768  # as 16-bit samples are read
+    rows = [{"prompt": "what ?", kind: file, "choices": ["a cat", "42"], "answer": "42"} for file in parts]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out"
+    spec = f"hf[path={zoo.folder(name)},dtype=float32,device_map=cpu]"
+    assert run(["eval", spec, str(tmp_path / "qa.jsonl"), "--output_dir", str(out)]) == 0
+    (file,) = out.rglob("samples/*.jsonl")
+    samples = [json.loads(line) for line in file.read_text().splitlines()]
+    for sample, part in zip(samples, parts.values(), strict=True):
+        wanted = [zoo.plain(name).score((part, "what ?"), choice)[0] for choice in ("a cat", "42")]
+        assert sample["choice_logprobs"] == pytest.approx(wanted, abs=1e-3)
+    folder = zoo.copy(other, tmp_path / "weightless")
+    (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
+    capsys.readouterr()
+    assert run(["eval", f"hf[path={folder}]", str(tmp_path / "qa.jsonl"), "--output_dir", str(out)]) == 2
+    assert f"takes {kind}" in capsys.readouterr().err
+
+
 def test_a_dry_run_of_images_loads_no_weights(
     zoo: Zoo, cifar10: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

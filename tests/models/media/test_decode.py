@@ -318,7 +318,7 @@ def test_the_rate_of_an_animation_is_that_of_its_durations(form: str) -> None:
     images = [Image.new("RGB", (8, 8), colour) for colour in COLOURS]
     raw = encoded(images[0], form, save_all=True, append_images=images[1:], duration=[100, 200, 100, 200, 100])
     found = load_video(Media(VIDEO, raw), evenly(2))
-    assert (found.total, found.indices, found.fps) == (5, [0, 4], pytest.approx(5 / 0.7))
+    assert (found.total, found.indices) == (5, [0, 4]) and found.fps == pytest.approx(5 / 0.7)
 
 
 def test_given_frames_have_the_rate_that_is_given() -> None:
