@@ -26,6 +26,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, gene
 from mill.api.task import RenderSettings
 from mill.cli.main import run
 from mill.models.hf import multimodal
+from mill.models.hf.media_model import UNTEMPLATED
 from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
 from tests.models.hf.plain_multimodal import (
@@ -680,6 +681,30 @@ def test_a_multimodal_model_runs_cifar10_as_multiple_choice(
         right.append(lines[max(scores, key=scores.__getitem__)] == file.parent.name)
     assert 0 < sum(right) < len(right)  # else a constant answer would do
     assert results["cifar10_mcq"]["metrics"]["acc"]["value"] == pytest.approx(sum(right) / len(right))
+
+
+def test_a_missing_chat_template_is_a_warning_beside_the_score_of_media_alone(
+    zoo: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja")
+    IMAGES[0].save(tmp_path / "a.png")
+    text = {"prompt": "it is", "choices": ["a cat", "42"], "answer": "42"}
+    shown = text | {"prompt": "what ?", "image": "a.png"}
+    (tmp_path / "text.jsonl").write_text(json.dumps(text))
+    (tmp_path / "mixed.jsonl").write_text(f"{json.dumps(text)}\n{json.dumps(shown)}")
+    files = [str(tmp_path / name) for name in ("text.jsonl", "mixed.jsonl")]
+    for model, told in ((folder, True), (zoo.folder("llava"), False)):
+        out = tmp_path / f"out-{model.name}"
+        spec = f"hf[path={model},dtype=float32,device_map=cpu]"
+        assert run(["eval", spec, ",".join(files), "--output_dir", str(out)]) == 0
+        assert (UNTEMPLATED in " ".join(capsys.readouterr().out.split())) is told
+        (results,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("results.json"))
+        (manifest,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("manifest.json"))
+        for stored in (results, manifest):
+            assert [UNTEMPLATED in stored[file]["warnings"] for file in files] == [False, told]
+    wanted = zoo.plain("llava").score((IMAGES[0], "what ?"), "a cat", "<image>what ?")[0]
+    (file,) = (tmp_path / "out-untemplated").rglob("samples/*mixed*.jsonl")
+    assert json.loads(file.read_text().splitlines()[1])["choice_logprobs"][0] == pytest.approx(wanted, abs=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "name", "other"), [(VIDEO, "qwen2_5_vl", "llava"), (AUDIO, "qwen2_audio", "qwen2_vl")])
