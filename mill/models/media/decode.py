@@ -106,14 +106,14 @@ def content_part(media: Media) -> dict[str, Any]:
 def _inline(media: Media) -> str:
     """Audio in base64, images and videos as data URLs."""
     if media.kind == AUDIO:
-        return _base64(_wav(media))
+        return _base64(wav_bytes(media))
     if media.kind == VIDEO:
         framed = isinstance(media.source, (list, tuple)) or _is_animation(_bytes(media))
         if not framed:
             return f"data:video/mp4;base64,{_base64(_bytes(media))}"
         frames = load_video(media, lambda total, _: even_indices(total, MOST_FRAMES)).frames
         return f"data:video/jpeg;base64,{','.join(_base64(_encode(frame, 'JPEG')) for frame in frames)}"
-    kind, raw = _image_bytes(media)
+    kind, raw = image_bytes(media)
     return f"data:{kind};base64,{_base64(raw)}"
 
 
@@ -126,7 +126,7 @@ def _url_part(kind: str, url: str) -> dict[str, Any]:
     return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
 
 
-def _image_bytes(media: Media) -> tuple[str, bytes]:
+def image_bytes(media: Media) -> tuple[str, bytes]:
     """What is sent to a server: the file itself if all decoders read it the same way, else its pixels as PNG."""
     image = _open_image(media)  # also detects a truncated file, which some servers would fill with grey
     raw = None if media.is_url else media.encoded()
@@ -237,7 +237,7 @@ def _read_audio(media: Media) -> tuple[Any, float]:
         raise DataError(f"the audio {media.name} cannot be read: {error}") from error
 
 
-def _wav(media: Media) -> bytes:
+def wav_bytes(media: Media) -> bytes:
     """16-bit PCM, which every server reads."""
     import wave
 
