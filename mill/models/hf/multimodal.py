@@ -58,17 +58,6 @@ class MediaRow:
         return len(self.text) // 3 + TOKENS_PER_MEDIA * len(self.request.media)
 
 
-@dataclass(frozen=True, eq=False)
-class MediaPrompt(Prompt):
-    """A generation request whose ids only the processor knows; `seen` is their number."""
-
-    seen: int = 0
-
-    @property
-    def length(self) -> int:
-        return self.seen
-
-
 class MediaInputs:
     """A processor with the rules of rendering and batching."""
 
@@ -234,8 +223,8 @@ class MediaInputs:
         lengths = inputs["attention_mask"].sum(dim=1).tolist()
         max_new = int(rows[0].request.options["max_gen_toks"])
         prompts = [
-            MediaPrompt(row.request, [], 0, max_new, opens_reasoning(row.request, row.text), seen=length)
-            for row, length in zip(rows, lengths, strict=True)
+            Prompt(row.request, ids[-length:], 0, max_new, opens_reasoning(row.request, row.text))
+            for row, ids, length in zip(rows, inputs["input_ids"].tolist(), lengths, strict=True)
         ]
         longest = max(lengths)
         if longest + max_new > self.tokens.window:

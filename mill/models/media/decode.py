@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
+import threading
 import urllib.request
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +23,6 @@ from mill.api.errors import DataError, MillError, MissingPackage
 from mill.api.message import AUDIO, VIDEO, Blob, Media, orientation
 from mill.api.response import Response
 from mill.api.warnings import warn
-from mill.models.media.text_cache import TextCache
 
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server
@@ -29,7 +30,6 @@ CLIPPED = (
     "greys of 16 bits are clipped at 255, as transformers loads them, so most of such an image may be white; "
     "convert them to 8 bits to keep their contrast"
 )
-_inlined = TextCache(1 << 27)
 _SENT_UNCHANGED = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 
@@ -91,6 +91,31 @@ def even_indices(total: int, count: int) -> list[int]:
     if count == 1:
         return [0]
     return [round(step * (total - 1) / (count - 1)) for step in range(count)]
+
+
+class TextCache:
+    """The texts that were used last, at most `size` characters of them. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, make: Callable[[], str]) -> str:
+        with self._lock:
+            if key in self._texts:
+                self._texts.move_to_end(key)
+                return self._texts[key]
+        text = make()  # without the lock: encoding takes long
+        with self._lock:
+            if self._texts.setdefault(key, text) is text:
+                self._free -= len(text)
+            while self._free < 0:
+                self._free += len(self._texts.popitem(last=False)[1])
+        return text
+
+
+_inlined = TextCache(1 << 27)
 
 
 def content_part(media: Media) -> dict[str, Any]:
