@@ -229,17 +229,19 @@ def is_null(media: Media, where: str) -> bool:
     return False
 
 
-def check_image(image: Media, where: str) -> None:
-    """Refuse an image that Pillow cannot identify, before a model is loaded. Its pixels are decoded only when it is sent."""
+def check_image(image: Media, where: str) -> str:
+    """Pillow's mode of an image. One that it cannot identify is refused, before a model is loaded. Pixels are decoded only
+    when they are sent."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:  # a model that takes images reports it
-        return
+        return ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(image.encoded() or b"")) as opened:
                 opened.verify()
+                return str(opened.mode)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     except Exception as error:  # Pillow raises many types for damaged files

@@ -321,6 +321,17 @@ def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path,
     assert make_task(str(file)).modalities == {"text"}
 
 
+def test_images_with_greys_of_sixteen_bits_are_counted(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for mode in ("I;16", "L", "RGB"):
+        Image.new(mode, (2, 2)).save(tmp_path / f"{mode[0]}.png")
+    rows = [{"question": "What?", "image": f"{mode}.png"} for mode in "ILR"]
+    (warning,) = (line for line in make_task(str(write(tmp_path / "a.csv", rows))).warnings() if "16-bit" in line)
+    assert warning == "1 of 3 rows have an image of 16-bit greys, which are clipped at 255 as transformers does it"
+    assert not any("16-bit" in line for line in make_task(str(write(tmp_path / "b.csv", rows[1:]))).warnings())
+
+
 def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
     from PIL import Image
 

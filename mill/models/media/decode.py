@@ -27,7 +27,7 @@ from mill.api.warnings import warn
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server
 CLIPPED = (
-    "greys of 16 bits are clipped at 255, as transformers loads them, so most of such an image may be white; "
+    "images of 16-bit greys are clipped at 255 as transformers does it, so most of them may be white; "
     "convert them to 8 bits to keep their contrast"
 )
 _SENT_UNCHANGED = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
