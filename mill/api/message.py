@@ -36,13 +36,14 @@ class Media:
     """An image, a video or audio.
 
     `source` is a path, an http(s) or data URL, encoded bytes or a Blob of them, or something decoded: a PIL image, a
-    sequence of PIL images (a video's frames), an array of samples between -1 and 1 (audio, with its sampling `rate`).
+    sequence of PIL images (a video's frames, `rate` a second), an array of samples between -1 and 1 (audio, with its
+    sampling `rate`).
     Media are equal when their content is: that of a path is the bytes of its file, that of a web address the address.
     """
 
     kind: str
     source: Any
-    rate: int | None = None
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in MEDIA_KINDS:
@@ -172,6 +173,12 @@ class Message:
 Context = str | tuple[Message, ...]
 
 
+def orientation(image: Any) -> int:
+    """EXIF's number for how a Pillow image must be turned to be upright; 1 is not at all."""
+    number = image.getexif().get(0x0112)
+    return number if number in range(2, 9) else 1
+
+
 def _data_url(text: str) -> bytes:
     head, comma, body = text.partition(",")
     if not comma or not head.endswith(";base64"):
@@ -190,7 +197,8 @@ def _decoded_bytes(source: Any) -> list[bytes]:
         return [part for frame in source for part in _decoded_bytes(frame)]
     if hasattr(source, "getpalette"):  # a Pillow image: its colours may be in a palette
         palette = source.getpalette() if source.mode == "P" else None
-        return [f"{source.mode}/{source.size}/{palette}".encode(), source.tobytes()]
+        turned = "" if orientation(source) == 1 else f"/{orientation(source)}"
+        return [f"{source.mode}/{source.size}/{palette}{turned}".encode(), source.tobytes()]
     import numpy as np
 
     samples = np.asarray(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -188,6 +188,10 @@ class MillModel(ABC):
 
     def warnings(self) -> list[str]:
         """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""
+        return []
+
+    def prompt_warnings(self, requests: Iterable[Request]) -> list[str]:
+        """What a reader of a task's scores must know about how this model gets its prompts; known before weights load."""
         return []
 
     def planned_paths(self) -> dict[str, str]:

@@ -86,7 +86,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     warnings = [
         f"{plan.task.name}: {warning}"
         for plan in runs[0].plans
-        for warning in [*plan.task.warnings(), *plan.sampled_part(), *_ignored_metrics(plan.task, free[0])]
+        for warning in [*plan.task_warnings, *plan.sampled_part(), *_ignored_metrics(plan.task, free[0])]
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
     settings = {**shown_settings(config.settings), **config.sampling, "forced_tokens": forced_tokens}

@@ -6,15 +6,13 @@ image that a task has drawn, is copied to `media/<digest>` in the run's folder, 
 
 from __future__ import annotations
 
-import io
-import wave
 from collections.abc import Iterable
-from typing import Any
 
 from mill.api.errors import MillError
 from mill.api.message import AUDIO, IMAGE, Media
 from mill.api.storage import write_atomically
 from mill.api.warnings import warn
+from mill.models.media.decode import image_bytes, wav_bytes
 from mill.runs.folder import RunFolder
 
 FOLDER = "media"
@@ -46,27 +44,10 @@ def store_unnamed(folder: RunFolder, media: Iterable[Media]) -> None:
 
 
 def _encoded(media: Media) -> bytes | None:
-    """The bytes of a file, of an image as PNG, of samples of audio as WAV; None for frames of a video."""
+    """The bytes of a file, of an image or of samples of audio; None for addresses, frames, and samples without a rate."""
     given = media.encoded()
-    if given is not None:
+    if given is not None or media.is_url:
         return given
-    source = media.source
-    if media.kind == IMAGE and hasattr(source, "save"):
-        buffer = io.BytesIO()
-        source.convert("RGB").save(buffer, "PNG")
-        return buffer.getvalue()
-    return _wav(source, media.rate) if media.kind == AUDIO and media.rate else None
-
-
-def _wav(samples: Any, rate: int) -> bytes:
-    import numpy as np
-
-    mono = np.asarray(samples, dtype=np.float64)
-    mono = mono.mean(axis=0) if mono.ndim > 1 else mono
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(rate)
-        out.writeframes((np.clip(mono, -1, 1) * 32767).astype("<i2").tobytes())
-    return buffer.getvalue()
+    if media.kind == IMAGE:
+        return image_bytes(media)[1]
+    return wav_bytes(media) if media.kind == AUDIO and media.rate else None

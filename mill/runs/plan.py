@@ -164,7 +164,12 @@ def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings,
         if needed and isinstance(first.context, str):
             raise SpecError(f"--{needed[0]} needs --apply_chat_template: {plan.task.name} sends plain text")
         model.check(first)
-    return plans
+    return [_with_prompt_warnings(plan, model) for plan in plans]
+
+
+def _with_prompt_warnings(plan: TaskPlan, model: MillModel) -> TaskPlan:
+    requests = (request for state in plan.candidates for request in state.open_requests())
+    return replace(plan, task_warnings=[*plan.task_warnings, *model.prompt_warnings(requests)])
 
 
 def refuse_early(selection: Selection, backend: str) -> None:

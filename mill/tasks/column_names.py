@@ -8,9 +8,10 @@ import re
 from collections.abc import Collection, Sequence
 
 from mill.api.errors import DataError
+from mill.api.message import MEDIA_KINDS
 
 QUESTION = ("question", "prompt")
-OPTIONAL = ("answer", "choices", "id", "category", "system", "image", "extract", "max_tokens")
+OPTIONAL = ("answer", "choices", "id", "category", "system", *MEDIA_KINDS, "extract", "max_tokens")
 CHOICE_COLUMN = re.compile(r"choice_([a-z])")
 _INPUTS = (*QUESTION, "text")
 _KNOWN = (*_INPUTS, *OPTIONAL)

@@ -1,4 +1,4 @@
-"""How the cells of a data file are read: choices, the answer among them, how answers are extracted, and images.
+"""How the cells of a data file are read: choices, the answer among them, how answers are extracted, and media.
 
 Choices are a list; in a text cell a JSON list (`["red", "blue"]`) or texts separated by `|`; or one column each (`choice_a`,
 `choice_b`, ...). The answer to a choice question is the text of a choice, its letter, or its index from 0: one of these for
@@ -19,7 +19,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, MissingValue
-from mill.api.message import IMAGE, Blob, Media
+from mill.api.message import VIDEO, Blob, Media
 from mill.metrics import extract
 from mill.tasks.column_names import CHOICE_COLUMN
 from mill.tasks.data import MEDIA_SUFFIXES, Row
@@ -187,23 +187,24 @@ def text_extractor(answers: Sequence[Any]) -> str:
     return "choice" if letters and not any(map(is_number, answers)) else "line"
 
 
-def read_image(row: Row, folder: Path, where: str) -> Media | None:
-    """The image of a row: a path relative to the file and below its folder, or the bytes in a Parquet column.
+def read_media(row: Row, kind: str, folder: Path, where: str) -> Media | None:
+    """The image, video or audio of a row: a path relative to the file and below its folder, or bytes of a Parquet column.
 
     None where the row has none; a null among bytes is found by `is_null`.
     """
-    value = row.get("image")
+    value = row.get(kind)
     if is_missing(value) or value == "":
         return None
     if isinstance(value, (Blob, bytes)):
-        return Media(IMAGE, value)
+        return Media(kind, value)
     if not isinstance(value, str):
-        raise DataError(f"{where}: image is a {type(value).__name__}, not a path")
-    path, shown = folder / value, f"image {value[:80]!r}"
+        raise DataError(f"{where}: {kind} is a {type(value).__name__}, not a path")
+    path, shown = folder / value, f"{kind} {value[:80]!r}"
     if "://" in value or value.startswith("data:"):
         raise DataError(f"{where}: {shown} is an address; give a path relative to the file")
-    if MEDIA_SUFFIXES.get(path.suffix.lower()) != IMAGE:
-        raise DataError(f"{where}: {shown} does not have the suffix of an image")
+    suffix = path.suffix.lower()
+    if MEDIA_SUFFIXES.get(suffix) != kind and (kind, suffix) != (VIDEO, ".gif"):
+        raise DataError(f"{where}: {shown} does not have the suffix of {kind} files")
     try:
         inside = not Path(value).is_absolute() and path.resolve().is_relative_to(folder.resolve())
         is_file = path.is_file()
@@ -212,33 +213,35 @@ def read_image(row: Row, folder: Path, where: str) -> Media | None:
     if not inside:
         raise DataError(f"{where}: {shown} is outside of the folder of the file; give a path relative to the file")
     if not is_file:
-        raise DataError(f"{where}: image {str(path)[:200]!r} does not exist")
-    return Media(IMAGE, path)
+        raise DataError(f"{where}: {kind} {str(path)[:200]!r} does not exist")
+    return Media(kind, path)
 
 
-def is_null(image: Media) -> bool:
-    """Whether an image is a null cell of a Parquet column: its bytes are read only here."""
+def is_null(media: Media, where: str) -> bool:
+    """Whether media are a null cell of a Parquet column: its bytes are read only here."""
     try:
-        if isinstance(image.source, Blob):
-            image.source.read()
+        if isinstance(media.source, Blob):
+            media.source.read()
     except MissingValue:
         return True
-    except DataError:
-        pass  # `check_image` reports it with the row
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
     return False
 
 
-def check_image(image: Media, where: str) -> None:
-    """Refuse an image that Pillow cannot identify, before a model is loaded. Its pixels are decoded only when it is sent."""
+def check_image(image: Media, where: str) -> str:
+    """Pillow's mode of an image. One that it cannot identify is refused, before a model is loaded. Pixels are decoded only
+    when they are sent."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:  # a model that takes images reports it
-        return
+        return ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(image.encoded() or b"")) as opened:
                 opened.verify()
+                return str(opened.mode)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     except Exception as error:  # Pillow raises many types for damaged files

@@ -8,9 +8,9 @@ question|prompt, answer           generated answers: exact match after extractio
 question|prompt                   prompts without a gold answer: the responses are recorded
 
 `question` is sent as "Question: ...\\nAnswer:", `prompt` exactly as it is. Optional columns: `id`, `category` (scores by
-category), `system` (replaces --system_prompt in its row), `image` (a path, relative to the file), `extract` and `max_tokens`
-as in prompt suites. Other columns are ignored and reported; those that look like a known one are refused (column_names.py).
-`mill/tasks/columns.py` reads the cells.
+category), `system` (replaces --system_prompt in its row), `image`, `video`, `audio` (paths, relative to the file), `extract`
+and `max_tokens` as in prompt suites. Other columns are ignored and reported; those that look like a known one are refused
+(column_names.py). `mill/tasks/columns.py` reads the cells.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError
+from mill.api.message import MEDIA_KINDS
 from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
 from mill.tasks.column_names import CHOICE_COLUMN, OPTIONAL, QUESTION, check_names, misspelled_inputs
@@ -32,7 +33,8 @@ from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, Questio
 from mill.tasks.perplexity import PerplexityTask
 
 SUFFIXES = (".txt", ".jsonl", ".csv", ".parquet")
-_TEXTS = {"text", *QUESTION, *OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {"image"}
+_TEXTS = {"text", *QUESTION, *OPTIONAL, *(f"choice_{letter.lower()}" for letter in LETTERS)} - {*MEDIA_KINDS}
+_NOT_OF_DOCUMENTS = ("answer", "choices", "extract", *MEDIA_KINDS)
 _NEEDED = "a table needs the column question or prompt, or text for documents"
 
 
@@ -55,7 +57,7 @@ def file_task(name: str) -> Task:
     columns = Columns.of(rows)
     if len(columns.names) > MOST_COLUMNS:  # the union over the rows of a .jsonl file
         raise DataError(f"{path} has {len(columns.names):,} columns: at most {MOST_COLUMNS:,} are read")
-    if columns.has("text") and not columns.has(*QUESTION, "answer", "choices", "extract"):
+    if columns.has("text") and not columns.has(*QUESTION, *_NOT_OF_DOCUMENTS):
         check_names(name, columns.names)
         return _documents(name, rows, columns)
     column = _question_column(name, columns)
@@ -108,7 +110,7 @@ def _question_column(name: str, columns: Columns) -> str:
     if found:
         return found[0]
     if columns.has("text"):
-        other = next(column for column in ("answer", "choices", "extract") if columns.has(column))
+        other = next(column for column in _NOT_OF_DOCUMENTS if columns.has(column))
         raise DataError(f"{name} has text and {other}: rename text to prompt (text alone is scored as documents)")
     close = misspelled_inputs(columns.names)
     hint = "; did you mean " + ", ".join(f"{right} for {given!r}" for given, right in close.items()) + "?" if close else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from mill.api.errors import DataError, UnknownName
 from mill.api.judge import Judge
-from mill.api.message import IMAGE, Context
+from mill.api.message import IMAGE, MEDIA_KINDS, Context
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
@@ -49,11 +49,13 @@ class FileTask(PromptedTask):
         self._column, self._summary, self._folder = column, summary, Path(self._file).parent
         super().__init__(name)
         self.dataset = Dataset(name)
-        self._has_images = any("image" in row for row in rows)
+        self._kinds = [kind for kind in MEDIA_KINDS if any(kind in row for row in rows)]
+        self._sixteen_bits = 0
         self._docs = self.read_docs(list(rows))
         self._refuse_duplicate_ids()
-        if any("image" in doc for doc in self._docs):
-            self.modalities = frozenset({"text", IMAGE})
+        shown = {kind for kind in self._kinds if any(kind in doc for doc in self._docs)}
+        if shown:
+            self.modalities = frozenset({"text", *shown})
             self.takes_shots = False
 
     def read_docs(self, rows: list[Row]) -> list[dict[str, Any]]:
@@ -71,19 +73,25 @@ class FileTask(PromptedTask):
             doc.pop(column, None)
             if text.strip():
                 doc[column] = text
-        image = columns.read_image(row, self._folder, where)
-        if image is None or columns.is_null(image):
-            doc.pop("image", None)
-        else:
-            columns.check_image(image, where)
-            doc["image_digest"] = image.digest  # the cell is a path or unread bytes, and the data hash is one of content
+        for kind in MEDIA_KINDS:
+            media = columns.read_media(row, kind, self._folder, where)
+            if media is None or columns.is_null(media, where):
+                doc.pop(kind, None)
+                continue
+            if kind == IMAGE:
+                self._sixteen_bits += columns.check_image(media, where).startswith("I")
+            doc[f"{kind}_digest"] = media.digest  # the cell is a path or unread bytes, and the data hash is one of content
         return doc
 
-    def _image_warnings(self) -> list[str]:
-        without = sum("image" not in doc for doc in self._docs)
-        if not self._has_images or not without:
-            return []
-        return [f"{without} of {len(self._docs)} rows have no image and are sent as text"]
+    def _media_warnings(self) -> list[str]:
+        lines = []
+        without = sum(not _shows(doc) for doc in self._docs)
+        if self._kinds and without:
+            lines.append(f"{without} of {len(self._docs)} rows have no {' or '.join(self._kinds)} and are sent as text")
+        if self._sixteen_bits:
+            count = f"{self._sixteen_bits} of {len(self._docs)} rows"
+            lines.append(f"{count} have an image of 16-bit greys, which are clipped at 255 as transformers does it")
+        return lines
 
     def _refuse_duplicate_ids(self) -> None:
         first: dict[str, int] = {}
@@ -115,13 +123,20 @@ class FileTask(PromptedTask):
     def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
         if "system" in sample.doc:
             settings = replace(settings, system_prompt=sample.doc["system"])
-        image = columns.read_image(dict(sample.doc), self._folder, f"{self.name}, {sample.id}")
-        if image is not None:
-            return settings.dialog(image, self.question(sample.doc))
+        row, where = dict(sample.doc), f"{self.name}, {sample.id}"
+        cells = (columns.read_media(row, kind, self._folder, where) for kind in MEDIA_KINDS)
+        media = [cell for cell in cells if cell is not None]
+        if media:
+            return settings.dialog(*media, self.question(sample.doc))
         return super().context(sample, settings, question)
 
     def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
         return {**super().judged_fields(sample, responses), "question": str(sample.doc[self._column])}
+
+
+def _shows(doc: Doc) -> list[str]:
+    """The kinds of media that a row has, in the order in which they are sent."""
+    return [kind for kind in MEDIA_KINDS if kind in doc]
 
 
 class ChoiceRows(FileTask):
@@ -149,7 +164,7 @@ class ChoiceRows(FileTask):
 
     def warnings(self) -> list[str]:
         rows = f"{len(self._docs)} rows; {self._summary}"
-        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}", *self._image_warnings()]
+        lines = [f"read as multiple choice by {self.scored_by}, answers as {self._how}: {rows}", *self._media_warnings()]
         if self._how == columns.INDICES and len(self._docs) > 1 and all(doc["answer_index"] for doc in self._docs):
             lines.append("no answer is 0: the index of the first choice is 0, not 1")
         return lines
@@ -165,7 +180,7 @@ class ChoiceFile(ChoiceRows, MultipleChoiceTask):
         self.alternatives = (name + BY_LETTER,)
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        if "image" not in sample.doc:
+        if not _shows(sample.doc):
             return super().requests(sample, settings)
         context = self.context(sample, settings)  # always a dialog, after which no space is needed
         return [
@@ -287,7 +302,7 @@ class QuestionFile(FileTask, GenerativeTask):
         return {**values, "exact_match": float(answer == normal(str(gold))), "includes": includes}
 
     def warnings(self) -> list[str]:
-        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}", *self._image_warnings()]
+        lines = [f"read as {self._kind()}: {len(self._docs)} rows; {self._summary}", *self._media_warnings()]
         if self._golds < len(self._docs) and self._golds:
             lines.append(f"{len(self._docs) - self._golds} of {len(self._docs)} rows have no answer and no score")
         if self._ungraded:

@@ -15,6 +15,7 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, SpecError, UnknownName
+from mill.api.message import MEDIA_KINDS
 from mill.api.registry import register_task
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
@@ -86,6 +87,9 @@ def _checked(row: Mapping[str, Any], index: int, suite: str) -> dict[str, Any]:
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")
     name = index if row.get("id") is None else row["id"]
+    media = next((kind for kind in MEDIA_KINDS if row.get(kind) is not None), None)
+    if media is not None:
+        raise DataError(f"{where} has {media}, and the prompts of a suite are text; name the file as a task instead")
     checked = {**row, "id": str(name), "prompt": prompt, "category": str(row.get("category") or FREE)}
     for optional in ("answer", "extract", "max_tokens"):
         if checked.get(optional) is None:

@@ -9,14 +9,15 @@ import pytest
 from PIL import Image
 
 from mill.api.batching import BatchLimits
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, VIDEO, Media, Message
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.models.hf import multimodal
 from mill.models.hf.model import TransformersModel
 from mill.models.hf.multimodal import MediaRow
-from mill.models.media.decode import load_image
+from mill.models.media.decode import Video, load_image
 from mill.models.vllm import VLLMModel
+from mill.models.vllm.answers import media_by_kind
 from tests.vlm import make_llava
 
 QUESTIONS = ("what is it ?", "a cat or a dog ?", "what is in this picture ? a cat , a dog or a ship ; yes no A B C D")
@@ -70,3 +71,15 @@ def test_rows_with_one_image_follow_each_other_and_share_its_pixels(
             assert str(files[4]) in (response.error or "")
         else:
             assert response.text == row.text
+
+
+def test_a_video_is_given_with_its_times() -> None:
+    """In the form that vLLM's own reader of video files has; models such as Qwen2.5-VL are refused frames alone."""
+    images = [Image.new("RGB", (4, 2), colour) for colour in ("red", "blue")]
+    request = Request(GENERATE, (Message("user", (Media(VIDEO, b""), "what ?")),))
+    for fps, timed in ((5.0, {"fps": 5.0, "duration": 4.0}), (None, {})):
+        given = media_by_kind(MediaRow(request, ""), [Video(images, [0, 10], total=20, fps=fps)])
+        ((frames, times),) = given.pop("video")
+        assert frames.shape == (2, 2, 4, 3) and frames[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
+        still = {"total_num_frames": 20, "frames_indices": [0, 10], "width": 4, "height": 2, "do_sample_frames": False}
+        assert times == still | timed and not given

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import DataError, MillError
-from mill.api.message import Message
+from mill.api.message import Media, Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import models
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
@@ -259,6 +259,24 @@ def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, mo
     assert [request.continuation for request in requests] == (["red", "blue"] if choices else [""])
 
 
+@pytest.mark.parametrize(("kind", "names"), [("video", ("a.mp4", "b.gif")), ("audio", ("a.wav", "b.mp3"))])
+def test_videos_and_audio_are_shown_before_the_question(tmp_path: Path, kind: str, names: tuple[str, str]) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    rows = [{"question": "What?", kind: name} for name in names] + [{"question": "Why?"}]
+    task = make_task(str(write(tmp_path / "qa.jsonl", rows)))
+    assert task.modalities == {"text", kind} and not task.takes_shots
+    assert f"1 of 3 rows have no {kind} and are sent as text" in task.warnings()
+    assert f"columns used: question, {kind}" in task.warnings()[0]
+    contexts = [task.requests(sample, PLAIN)[0].context for sample in task.samples()]
+    for context, name in zip(contexts, names, strict=False):
+        assert context == (Message("user", (Media(kind, tmp_path / name), "Question: What?\nAnswer:")),)
+    assert contexts[2] == "Question: Why?\nAnswer:"
+    (tmp_path / names[0]).write_bytes(b"other")
+    digests = [task.samples()[0].doc[f"{kind}_digest"] for task in (task, make_task(str(tmp_path / "qa.jsonl")))]
+    assert digests[0] != digests[1]
+
+
 def test_a_link_to_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -301,6 +319,17 @@ def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path,
     assert {task.requests(sample, PLAIN)[0].context for sample in (second, third)} == {"Question: Which colour?\nAnswer:"}
     write(file, [row | {"image": given[form][1]}])
     assert make_task(str(file)).modalities == {"text"}
+
+
+def test_images_with_greys_of_sixteen_bits_are_counted(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for mode in ("I;16", "L", "RGB"):
+        Image.new(mode, (2, 2)).save(tmp_path / f"{mode[0]}.png")
+    rows = [{"question": "What?", "image": f"{mode}.png"} for mode in "ILR"]
+    (warning,) = (line for line in make_task(str(write(tmp_path / "a.csv", rows))).warnings() if "16-bit" in line)
+    assert warning == "1 of 3 rows have an image of 16-bit greys, which are clipped at 255 as transformers does it"
+    assert not any("16-bit" in line for line in make_task(str(write(tmp_path / "b.csv", rows[1:]))).warnings())
 
 
 def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
@@ -354,11 +383,14 @@ CSV = {
     "inner quote": ('question,answer\na,"b"c\n', "row 1 (line 2): ',' expected after '\"'"),
     "duplicate id": ("id,question\n1,a\n2,b\n1,c\n", "row 3: the id '1' is that of row 1"),
     "image": ("question,image\na,none.png\n", "row 1: image "),
-    "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of an image"),
+    "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of"),
     "absolute image": ("question,image\na,/x/y.png\n", "row 1: image '/x/y.png' is outside of the folder of the file"),
     "image above": ("question,image\na,../y.png\n", "row 1: image '../y.png' is outside of the folder of the file"),
     "image address": ("question,image\na,https://x/y.png\n", "row 1: image 'https://x/y.png' is an address; give a path "
                       "relative to the file"),
+    "video": ("question,video\na,x.png\n", "row 1: video 'x.png' does not have the suffix of video files"),
+    "audio": ("question,audio\na,x.wav\n", "row 1: audio "),
+    "documents with images": ("text,image\na,x.png\n", "t.csv has text and image: rename text to prompt"),
     "image name": ("question,image\na," + "y" * 5000 + ".png\n", "row 1: image 'yyy"),
     "extract": ("prompt,extract\na,nmber\n", "unknown extractor in t.csv, row 1 'nmber'; did you mean number"),
     "max_tokens": ("prompt,max_tokens\na,0\n", "row 1: max_tokens is '0', not a count of at least 1"),

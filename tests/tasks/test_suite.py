@@ -101,6 +101,10 @@ def test_a_gold_number_without_a_way_to_extract_is_compared_as_a_number(tmp_path
         ({"prompt": ""}, "line 2 has no text under 'prompt'"),
         ({"prompt": 5}, "line 2 has no text under 'prompt'"),
         ({"prompt": ["a"]}, "line 2 has no text under 'prompt'"),
+        (
+            {"prompt": "a", "video": "a.mp4"},
+            "line 2 has video, and the prompts of a suite are text; name the file as a task",
+        ),
         ([1], "row 2 is a list, not an object"),
     ],
 )

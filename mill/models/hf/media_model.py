@@ -19,6 +19,9 @@ from mill.models.tokens.token_model import TokenModel
 
 DEFAULT_VIDEO_FRAMES = 8
 TEXT_ONLY = ("text",)  # the default, which means: what the processor takes
+UNTEMPLATED = (
+    "the model has no chat template: its prompts are their texts, with the processor's placeholders for media between them"
+)
 MEDIA_AHEAD = 16  # rows whose media are decoded in advance
 
 Stream = Callable[[Sequence[Request]], Iterator[Completed]]
@@ -36,6 +39,10 @@ class MediaModel(TokenModel):
     def set_concurrency(self, concurrency: int | None) -> bool:
         self.batch_size = concurrency or self.arguments.get("batch_size")
         return True
+
+    def prompt_warnings(self, requests: Iterable[Request]) -> list[str]:
+        untemplated = self.multimodal and not self.has_chat_template()
+        return [UNTEMPLATED] if untemplated and any(request.media for request in requests) else []
 
     def rendered_prompt(self, request: Request) -> str:
         return self.media.rendered(request) if request.media else super().rendered_prompt(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.metrics.similarity import common_start
 from mill.models.hf import decoding
-from mill.models.media.decode import load_audio, load_frames, load_image
+from mill.models.media.decode import Video, even_indices, load_audio, load_image, load_video
 from mill.models.tokens.pairs import move_spaces
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import Row, Span
@@ -58,17 +59,6 @@ class MediaRow:
     @property
     def cost(self) -> int:
         return len(self.text) // 3 + TOKENS_PER_MEDIA * len(self.request.media)
-
-
-@dataclass(frozen=True, eq=False)
-class MediaPrompt(Prompt):
-    """A generation request whose ids only the processor knows; `seen` is their number."""
-
-    seen: int = 0
-
-    @property
-    def length(self) -> int:
-        return self.seen
 
 
 class MediaInputs:
@@ -131,7 +121,7 @@ class MediaInputs:
         if media.kind == IMAGE:
             return load_image(media)
         if media.kind == VIDEO:
-            return load_frames(media, self.video_frames)
+            return load_video(media, self.sampled_frames)
         extractor = self.processor.feature_extractor
         samples = load_audio(media, extractor.sampling_rate)
         most = getattr(extractor, "n_samples", None)
@@ -139,6 +129,16 @@ class MediaInputs:
             seconds, limit = len(samples) / extractor.sampling_rate, most / extractor.sampling_rate
             raise DataError(f"the audio {media.name} lasts {seconds:.1f} s, and the model takes {limit:.1f} s at most")
         return samples
+
+    def sampled_frames(self, total: int, fps: float | None) -> Sequence[int]:
+        """At most `video_frames` indices: those that the model's own video processor samples, else evenly spaced ones."""
+        if total > self.video_frames:
+            with contextlib.suppress(Exception):  # some need a rate, or have limits that do not fit
+                metadata = _metadata(total, fps)
+                indices = self.processor.video_processor.sample_frames(metadata=metadata, num_frames=self.video_frames)
+                if 0 < len(indices) <= self.video_frames:
+                    return [int(index) for index in indices]
+        return even_indices(total, self.video_frames)
 
     def batch(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], *, side: str, model: Any) -> Any:
         """The processor's tensors for rows of one shape, on the model's device; floats in the model's dtype."""
@@ -151,7 +151,11 @@ class MediaInputs:
         if any(by_kind[IMAGE]):
             arguments["images"] = by_kind[IMAGE]
         if any(by_kind[VIDEO]):
-            arguments |= {"videos": by_kind[VIDEO], "do_sample_frames": False}
+            videos: list[list[Video]] = by_kind[VIDEO]
+            arguments["videos"] = [[video.frames for video in shown] for shown in videos]
+            times = [video_metadata(video) for shown in videos for video in shown]
+            arguments["video_metadata"] = times if len(times) > 1 else times[0]  # not every processor takes a list
+            arguments["do_sample_frames"] = False
         if any(by_kind[AUDIO]):
             rate = self.processor.feature_extractor.sampling_rate
             arguments |= {"audio": [clip for clips in by_kind[AUDIO] for clip in clips], "sampling_rate": rate}
@@ -237,8 +241,8 @@ class MediaInputs:
         lengths = inputs["attention_mask"].sum(dim=1).tolist()
         max_new = int(rows[0].request.options["max_gen_toks"])
         prompts = [
-            MediaPrompt(row.request, [], 0, max_new, opens_reasoning(row.request, row.text), seen=length)
-            for row, length in zip(rows, lengths, strict=True)
+            Prompt(row.request, ids[-length:], 0, max_new, opens_reasoning(row.request, row.text))
+            for row, ids, length in zip(rows, inputs["input_ids"].tolist(), lengths, strict=True)
         ]
         longest = max(lengths)
         if longest + max_new > self.tokens.window:
@@ -250,6 +254,20 @@ class MediaInputs:
     def too_long(self, length: int) -> str:
         limit = self.tokens.window
         return f"with its media the request needs {length} tokens, the context has {limit}; media are never truncated"
+
+
+def video_metadata(video: Video) -> Any:
+    """The times of frames, in transformers' form."""
+    metadata = _metadata(video.total, video.fps)
+    metadata.width, metadata.height = video.frames[0].size
+    metadata.frames_indices = video.indices
+    return metadata
+
+
+def _metadata(total: int, fps: float | None) -> Any:
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps if fps else None)
 
 
 class ContextTooSmall(RuntimeError):

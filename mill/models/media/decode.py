@@ -8,39 +8,58 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
+import threading
 import urllib.request
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, MissingPackage
-from mill.api.message import AUDIO, VIDEO, Blob, Media
+from mill.api.message import AUDIO, VIDEO, Blob, Media, orientation
 from mill.api.response import Response
-from mill.models.media.text_cache import TextCache
+from mill.api.warnings import warn
 
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server
-_inlined = TextCache(1 << 27)
+CLIPPED = (
+    "images of 16-bit greys are clipped at 255 as transformers does it, so most of them may be white; "
+    "convert them to 8 bits to keep their contrast"
+)
 _SENT_UNCHANGED = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
 
 def load_image(media: Media) -> Any:
-    """An RGB image. Alpha is dropped, 16-bit values are scaled to 8, an animation is its first frame."""
-    return _as_rgb(_open_image(media), media)
+    """An RGB image, as transformers loads it: turned upright by its EXIF, alpha dropped, greys of 16 bits clipped at 255.
+    An animation is its first frame."""
+    return _upright(_open_image(media), media)
 
 
-def load_frames(media: Media, count: int) -> list[Any]:
-    """`count` evenly spaced RGB frames, first and last included; all frames if there are no more."""
-    if isinstance(media.source, (list, tuple)):
-        frames = _frames_at(media.source, even_indices(len(media.source), count))
-    elif _is_animation(raw := _bytes(media)):
-        frames = _animation(media, count)
-    else:
-        frames = _video(media, raw, count)
-    if not frames:
+@dataclass(frozen=True)
+class Video:
+    """Frames of a video as RGB images: those at `indices`, of `total` at `fps` a second (None for frames without times)."""
+
+    frames: list[Any]
+    indices: list[int]
+    total: int
+    fps: float | None
+
+
+def load_video(media: Media, choose: Callable[[int, float | None], Sequence[int]]) -> Video:
+    """The frames whose indices `choose` picks, given the number of all frames and their rate."""
+    source = media.source
+    with _reading(media):
+        total, fps, read = _listed(source, media.rate) if isinstance(source, (list, tuple)) else _encoded(_bytes(media))
+    if not total:
         raise DataError(f"the video {media.name} has no frames")
-    return [_as_rgb(frame, media) for frame in frames]
+    indices = list(choose(total, fps))
+    with _reading(media):
+        frames = dict(read(indices))
+    return Video([_as_rgb(frames[index], media) for index in indices], indices, total, fps)
 
 
 def load_audio(media: Media, rate: int) -> Any:
@@ -74,6 +93,31 @@ def even_indices(total: int, count: int) -> list[int]:
     return [round(step * (total - 1) / (count - 1)) for step in range(count)]
 
 
+class TextCache:
+    """The texts that were used last, at most `size` characters of them. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._texts: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, make: Callable[[], str]) -> str:
+        with self._lock:
+            if key in self._texts:
+                self._texts.move_to_end(key)
+                return self._texts[key]
+        text = make()  # without the lock: encoding takes long
+        with self._lock:
+            if self._texts.setdefault(key, text) is text:
+                self._free -= len(text)
+            while self._free < 0:
+                self._free += len(self._texts.popitem(last=False)[1])
+        return text
+
+
+_inlined = TextCache(1 << 27)
+
+
 def content_part(media: Media) -> dict[str, Any]:
     """A content part of the OpenAI API; URLs are sent unchanged, other media inline, encoded once for equal ones."""
     if media.is_url and media.kind != AUDIO:
@@ -87,14 +131,14 @@ def content_part(media: Media) -> dict[str, Any]:
 def _inline(media: Media) -> str:
     """Audio in base64, images and videos as data URLs."""
     if media.kind == AUDIO:
-        return _base64(_wav(media))
+        return _base64(wav_bytes(media))
     if media.kind == VIDEO:
         framed = isinstance(media.source, (list, tuple)) or _is_animation(_bytes(media))
         if not framed:
             return f"data:video/mp4;base64,{_base64(_bytes(media))}"
-        frames = load_frames(media, MOST_FRAMES)
+        frames = load_video(media, lambda total, _: even_indices(total, MOST_FRAMES)).frames
         return f"data:video/jpeg;base64,{','.join(_base64(_encode(frame, 'JPEG')) for frame in frames)}"
-    kind, raw = _image_bytes(media)
+    kind, raw = image_bytes(media)
     return f"data:{kind};base64,{_base64(raw)}"
 
 
@@ -107,29 +151,32 @@ def _url_part(kind: str, url: str) -> dict[str, Any]:
     return {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
 
 
-def _image_bytes(media: Media) -> tuple[str, bytes]:
+def image_bytes(media: Media) -> tuple[str, bytes]:
     """What is sent to a server: the file itself if all decoders read it the same way, else its pixels as PNG."""
-    image = _open_image(media)
-    rgb = _as_rgb(image, media)  # also detects a truncated file, which some servers would fill with grey
+    image = _open_image(media)  # also detects a truncated file, which some servers would fill with grey
     raw = None if media.is_url else media.encoded()
-    if raw is not None and image.mode in ("RGB", "L") and image.format in _SENT_UNCHANGED:
+    if raw is not None and image.mode in ("RGB", "L") and image.format in _SENT_UNCHANGED and orientation(image) == 1:
         return _SENT_UNCHANGED[image.format], raw
-    return "image/png", _encode(rgb, "PNG")
+    return "image/png", _encode(_upright(image, media), "PNG")
 
 
 def _open_image(media: Media) -> Any:
     from PIL import Image, UnidentifiedImageError
 
-    try:
-        image = media.source if isinstance(media.source, Image.Image) else Image.open(io.BytesIO(_bytes(media)))
+    with _reading(media):
+        try:
+            image = media.source if isinstance(media.source, Image.Image) else Image.open(io.BytesIO(_bytes(media)))
+        except UnidentifiedImageError as error:
+            raise DataError(f"the image {media.name} cannot be read: Pillow does not know its format") from error
         image.load()
         return image
-    except MillError:
-        raise
-    except UnidentifiedImageError as error:
-        raise DataError(f"the image {media.name} cannot be read: Pillow does not know its format") from error
-    except Exception as error:  # Pillow raises many types for damaged files
-        raise DataError(f"the image {media.name} cannot be read: {' '.join(str(error).split())[:120]}") from error
+
+
+def _upright(image: Any, media: Media) -> Any:
+    from PIL import ImageOps
+
+    with _reading(media):
+        return _as_rgb(ImageOps.exif_transpose(image), media)
 
 
 def _as_rgb(image: Any, media: Media) -> Any:
@@ -138,35 +185,63 @@ def _as_rgb(image: Any, media: Media) -> Any:
     if image.mode == "F":
         raise DataError(f"the image {media.name} has floating-point pixels, whose range is not known")
     if image.mode.startswith("I"):
-        image = _eight_bits(image)
+        warn(CLIPPED)
     return image.convert("RGB")
 
 
-def _eight_bits(image: Any) -> Any:
-    """Pillow clips 16-bit greys at 255, which would turn most of an image white."""
-    import numpy as np
-    from PIL import Image
-
-    values = np.asarray(image).astype(np.int64)
-    return Image.fromarray((values.clip(0, 65535) // 257).astype(np.uint8))
+Indexed = Iterable[tuple[int, Any]]
+_Frames = tuple[int, float | None, Callable[[Sequence[int]], Indexed]]
+"""How many frames a video has, their rate, and how to read those at some indices."""
 
 
-def _animation(media: Media, count: int) -> list[Any]:
-    from PIL import ImageSequence
-
-    image = _open_image(media)
-    try:
-        wanted = set(even_indices(getattr(image, "n_frames", 1), count))
-        # The iterator changes and returns the same object, so frames are copied.
-        return [frame.copy() for index, frame in enumerate(ImageSequence.Iterator(image)) if index in wanted]
-    except (OSError, EOFError, SyntaxError, ValueError) as error:
-        raise DataError(f"the video {media.name} cannot be read: {describe(error)}") from error
+def _listed(frames: Sequence[Any], fps: float | None) -> _Frames:
+    return len(frames), fps, lambda indices: _at(frames, indices)
 
 
-def _frames_at(frames: Iterable[Any], indices: list[int]) -> list[Any]:
-    """The frames at these indices; the others are dropped while reading."""
+def _encoded(raw: bytes) -> _Frames:
+    """Frames are decoded twice: the length in a container may be wrong, and all of them may not fit memory."""
+    if not _is_animation(raw):
+        return _container(raw)
+    shown_ms = [frame.info.get("duration", 0) for frame in _animation(raw)]
+    fps = 1000 * len(shown_ms) / sum(shown_ms) if sum(shown_ms) else None
+    return len(shown_ms), fps, lambda indices: _at(_animation(raw), indices)
+
+
+def _animation(raw: bytes) -> Iterator[Any]:
+    from PIL import Image, ImageSequence
+
+    for frame in ImageSequence.Iterator(Image.open(io.BytesIO(raw))):
+        yield frame.copy()  # the iterator changes and returns the same object
+
+
+def _container(raw: bytes) -> _Frames:
+    _need("av", "reading video")
+    import av
+
+    def read(indices: Sequence[int]) -> Indexed:
+        with av.open(io.BytesIO(raw)) as container:
+            return [(index, frame.to_image()) for index, frame in _at(container.decode(video=0), indices)]
+
+    with av.open(io.BytesIO(raw)) as container:
+        fps = container.streams.video[0].average_rate
+        return sum(1 for _ in container.decode(video=0)), float(fps) if fps else None, read
+
+
+def _at(frames: Iterable[Any], indices: Sequence[int]) -> Indexed:
+    """The frames at these indices; those after the last one are not decoded."""
     wanted = set(indices)
-    return [frame for index, frame in enumerate(frames) if index in wanted]
+    return ((index, frame) for index, frame in enumerate(islice(frames, max(wanted) + 1)) if index in wanted)
+
+
+@contextmanager
+def _reading(media: Media) -> Iterator[None]:
+    """Pillow and FFmpeg raise many types for damaged files: one error with the file's name."""
+    try:
+        yield
+    except MillError:
+        raise
+    except Exception as error:
+        raise DataError(f"the {media.kind} {media.name} cannot be read: {describe(error)[:160]}") from error
 
 
 def _is_animation(raw: bytes) -> bool:
@@ -174,21 +249,7 @@ def _is_animation(raw: bytes) -> bool:
     return raw.startswith((b"GIF8", b"\x89PNG")) or raw[8:12] == b"WEBP"
 
 
-def _video(media: Media, raw: bytes, count: int) -> list[Any]:
-    """Decoded twice, to count and to select: the length in a container may be wrong, and all frames may not fit memory."""
-    _need("av", "reading video")
-    import av
-
-    try:
-        with av.open(io.BytesIO(raw)) as container:
-            total = sum(1 for _ in container.decode(video=0))
-        with av.open(io.BytesIO(raw)) as container:
-            return [frame.to_image() for frame in _frames_at(container.decode(video=0), even_indices(total, count))]
-    except (av.FFmpegError, IndexError) as error:
-        raise DataError(f"the video {media.name} cannot be read: {error}") from error
-
-
-def _read_audio(media: Media) -> tuple[Any, int]:
+def _read_audio(media: Media) -> tuple[Any, float]:
     _need("soundfile", "reading audio")
     import soundfile
 
@@ -201,13 +262,13 @@ def _read_audio(media: Media) -> tuple[Any, int]:
         raise DataError(f"the audio {media.name} cannot be read: {error}") from error
 
 
-def _wav(media: Media) -> bytes:
+def wav_bytes(media: Media) -> bytes:
     """16-bit PCM, which every server reads."""
     import wave
 
     import numpy as np
 
-    rate = media.rate or 16_000
+    rate = int(media.rate or 16_000)
     samples = load_audio(media, rate)
     out = io.BytesIO()
     with wave.open(out, "wb") as file:

@@ -9,7 +9,7 @@ from mill.api.message import VIDEO
 from mill.api.reasoning import tags_of
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.models.hf.multimodal import MediaRow
+from mill.models.hf.multimodal import MediaRow, video_metadata
 from mill.models.tokens.next_tokens import requested_top_logprobs
 from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks
 from mill.models.tokens.rows import Row
@@ -73,12 +73,15 @@ def _text(completion: Any, tokenizer: Any, request: Request) -> str:
 
 
 def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
-    """A row's media in vLLM's format: a video is an array of frames."""
+    """A row's media in vLLM's format: a video is an array of frames with their times."""
     import numpy as np
 
     by_kind: dict[str, list[Any]] = {}
     for media, content in zip(row.request.media, decoded, strict=True):
-        by_kind.setdefault(media.kind, []).append(np.stack(content) if media.kind == VIDEO else content)
+        if media.kind == VIDEO:
+            times = {name: value for name, value in video_metadata(content).items() if value is not None}
+            content = np.stack(content.frames), {**times, "do_sample_frames": False}
+        by_kind.setdefault(media.kind, []).append(content)
     return by_kind
 
 

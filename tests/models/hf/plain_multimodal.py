@@ -21,6 +21,7 @@ from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
 from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
+from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES
 from mill.models.spec.open import open_model
 
 CONTINUATIONS = ["A", " yes", " a cat", " it is 42 , 7 or 1234"]
@@ -32,7 +33,8 @@ QUESTIONS = [
 ]
 NEW_TOKENS = 8
 Part = Any
-"""A text, an image, the frames of a video, or the samples of audio at the model's rate."""
+"""A text, an image, the frames or the file of a video, Media of frames with their rate, or the samples of audio at the
+model's rate."""
 
 
 def make_image(seed: int, width: int = 40, height: int = 30) -> Image.Image:
@@ -50,6 +52,19 @@ def make_audio(seed: int, seconds: float = 0.5, rate: int = AUDIO_RATE) -> np.nd
 
 def frames(seed: int, count: int, width: int = 24, height: int = 16) -> list[Image.Image]:
     return [make_image(1000 * seed + index, width, height) for index in range(count)]
+
+
+def write_film(file: Path, shown: Sequence[Image.Image], rate: int) -> Path:
+    """A video file of these frames, at `rate` a second."""
+    import av
+
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=rate)
+        (stream.width, stream.height), stream.pix_fmt = shown[0].size, "yuv420p"
+        for image in shown:
+            container.mux(stream.encode(av.VideoFrame.from_image(image)))
+        container.mux(stream.encode())
+    return file
 
 
 IMAGES = [make_image(1, 40, 30), make_image(2, 24, 48), make_image(3, 80, 64), make_image(4, 32, 32)]
@@ -87,9 +102,20 @@ class Plain:
 
     def inputs(self, text: str, parts: Sequence[Part]) -> Any:
         given = {kind: [part for part in parts if not isinstance(part, str) and kind_of(part) == kind] for kind in KINDS}
-        arguments = {KINDS[kind]: [found] if kind == IMAGE else found for kind, found in given.items() if found}
+        arguments: dict[str, Any] = {
+            KINDS[kind]: [found] if kind == IMAGE else found for kind, found in given.items() if found
+        }
         if AUDIO in arguments:
             arguments["sampling_rate"] = AUDIO_RATE
+        if any(isinstance(part, Path) for part in parts):
+            files = [str(part) for part in given[VIDEO]]
+            arguments |= {"videos": files, "do_sample_frames": True, "num_frames": DEFAULT_VIDEO_FRAMES, "fps": None}
+        if any(isinstance(part, Media) for part in parts):
+            arguments["videos"] = [film.source for film in given[VIDEO]]
+            arguments["video_metadata"] = [
+                {"total_num_frames": len(film.source), "fps": film.rate, "frames_indices": [*range(len(film.source))]}
+                for film in given[VIDEO]
+            ]
         own_bos = text.startswith("<s>")
         return self.processor(text=[text], return_tensors="pt", add_special_tokens=not own_bos, **arguments)
 
@@ -123,7 +149,7 @@ KINDS = {IMAGE: "images", VIDEO: "videos", AUDIO: "audio"}
 def kind_of(part: Part) -> str:
     if isinstance(part, Media):
         return part.kind
-    return IMAGE if isinstance(part, Image.Image) else (VIDEO if isinstance(part, list) else AUDIO)
+    return IMAGE if isinstance(part, Image.Image) else (VIDEO if isinstance(part, (list, Path)) else AUDIO)
 
 
 class Zoo:

@@ -10,6 +10,7 @@ import wave
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.cli.main import run
+from mill.models.hf import multimodal
+from mill.models.hf.media_model import UNTEMPLATED
 from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
 from tests.models.hf.plain_multimodal import (
@@ -45,6 +48,7 @@ from tests.models.hf.plain_multimodal import (
     pairs,
     scored,
     small_networks,
+    write_film,
 )
 from tests.test_docs import code_blocks
 
@@ -57,7 +61,8 @@ MODALITIES = {
     "qwen2_audio": {"text", "audio"},
 }
 SEEING = ["llava", "idefics3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
-WATCHING = ["qwen2_vl", "qwen2_5_vl"]
+WATCHING = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+GIF_RATE = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +78,7 @@ def image_bytes(image: Image.Image, form: str, **options: Any) -> bytes:
 
 
 def gif(images: Sequence[Image.Image]) -> bytes:
-    return image_bytes(images[0], "GIF", save_all=True, append_images=list(images[1:]), duration=100)
+    return image_bytes(images[0], "GIF", save_all=True, append_images=list(images[1:]), duration=1000 / GIF_RATE)
 
 
 def wav(samples: np.ndarray, rate: int) -> bytes:
@@ -336,17 +341,18 @@ def test_an_animated_gif_is_a_video_of_its_frames(zoo: Zoo, name: str) -> None:
     assert [len(one) for one in decoded] == [5, 3]
     model, plain = zoo.open(name, batch_size=2), zoo.plain(name)
     watched = [(Media(VIDEO, one), "what ?") for one in raw]
+    dated = [(Media(VIDEO, one, GIF_RATE), "what ?") for one in decoded]
     answers = model.loglikelihood([scored(parts, " a cat") for parts in watched])
-    assert_scores(answers, [plain.score((one, "what ?"), " a cat") for one in decoded])
+    assert_scores(answers, [plain.score(parts, " a cat") for parts in dated])
     texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
-    assert texts == [plain.answer((one, "what ?")) for one in decoded]
+    assert texts == [plain.answer(parts) for parts in dated]
 
 
 @pytest.mark.parametrize(
     ("arguments", "kept"),
-    [({}, [0, 2, 3, 5, 6, 8, 9, 11]), ({"video_frames": 3}, [0, 6, 11]), ({"video_frames": 40}, range(12))],
+    [({}, [0, 1, 3, 4, 6, 7, 9, 10]), ({"video_frames": 3}, [0, 6, 11]), ({"video_frames": 40}, range(12))],
 )
-def test_a_long_video_is_sampled_at_even_distances(zoo: Zoo, arguments: dict[str, int], kept: Sequence[int]) -> None:
+def test_a_long_video_is_sampled_as_its_processor_does(zoo: Zoo, arguments: dict[str, int], kept: Sequence[int]) -> None:
     film = frames(5, 12)
     (answer,) = zoo.open("qwen2_vl", **arguments).loglikelihood([scored((film, "what ?"), " a cat")])
     assert_scores([answer], [zoo.plain("qwen2_vl").score(([film[index] for index in kept], "what ?"), " a cat")])
@@ -355,18 +361,62 @@ def test_a_long_video_is_sampled_at_even_distances(zoo: Zoo, arguments: dict[str
 def test_a_video_file_is_decoded_frame_by_frame(zoo: Zoo, tmp_path: Path) -> None:
     import av
 
-    file = tmp_path / "film.mp4"
-    with av.open(str(file), "w") as container:
-        stream = container.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 32, 16, "yuv420p"
-        for shown in frames(6, 6, 32, 16):
-            container.mux(stream.encode(av.VideoFrame.from_image(shown)))
-        container.mux(stream.encode())
+    file = write_film(tmp_path / "film.mp4", frames(6, 6, 32, 16), rate=5)
     with av.open(str(file)) as container:
         decoded = [frame.to_image() for frame in container.decode(video=0)]
     assert len(decoded) == 6
     (answer,) = zoo.open("qwen2_vl").loglikelihood([scored((Media(VIDEO, file), "what ?"), " a cat")])
     assert_scores([answer], [zoo.plain("qwen2_vl").score((decoded, "what ?"), " a cat")])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # transformers' own reader is deprecated in torchvision
+@pytest.mark.parametrize("name", WATCHING)
+def test_scores_and_answers_to_video_files_equal_those_of_transformers_on_the_files(
+    zoo: Zoo, tmp_path: Path, name: str
+) -> None:
+    """The same 20 frames at two rates, which models with times tell apart."""
+    films = [write_film(tmp_path / f"{rate}.mp4", frames(6, 20, 32, 16), rate) for rate in (2, 20)]
+    watched = [(film, "what ?") for film in films]
+    model, plain = zoo.open(name, batch_size=2), zoo.plain(name)
+    expected = [plain.score(parts, " a cat") for parts in watched]
+    assert_scores(model.loglikelihood([scored(parts, " a cat") for parts in watched]), expected)
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
+    assert texts == [plain.answer(parts) for parts in watched]
+    assert (abs(expected[0][0] - expected[1][0]) > 0.1) is (name != "qwen2_vl")
+    if name == "qwen2_5_vl":
+        seconds = [plain.inputs(plain.text(*parts), parts)["second_per_grid_ts"].item() for parts in watched]
+        assert seconds == [2.5, 0.25]
+
+
+def test_frames_with_a_rate_are_timed_as_those_of_a_file(zoo: Zoo, tmp_path: Path) -> None:
+    import av
+
+    file = write_film(tmp_path / "film.mp4", frames(6, 20, 32, 16), rate=5)
+    with av.open(str(file)) as container:
+        shown = [frame.to_image() for frame in container.decode(video=0)]
+    sources = [Media(VIDEO, file), Media(VIDEO, shown, 5.0), Media(VIDEO, shown, 10.0)]
+    requests = [scored((media, "what ?"), " a cat") for media in sources]
+    answers = zoo.open("qwen2_5_vl", batch_size=3).loglikelihood(requests)
+    assert answers[0].score == answers[1].score != answers[2].score
+
+
+@pytest.mark.parametrize(
+    ("name", "fps", "kept"),
+    [
+        ("LlavaOnevision", 30.0, [0, 37, 75, 112, 150, 187, 225, 262]),  # the starts of eight parts of 37.5 frames
+        ("InternVL", 30.0, [18, 56, 93, 131, 168, 206, 243, 281]),  # their middles
+        ("Qwen3VL", None, [0, 43, 85, 128, 171, 214, 256, 299]),
+        ("Glm4v", 30.0, [0, 43, 85, 128, 171, 214, 256, 299]),  # takes no number of frames: it would be 20
+        ("Glm4v", 120.0, [0, 60, 120, 180, 240, 240]),  # 2.5 seconds at 2 a second, and one more to make pairs
+        ("SmolVLM", None, [0, 43, 85, 128, 171, 214, 256, 299]),  # needs the rate
+    ],
+)
+def test_each_video_processor_samples_its_own_frames(name: str, fps: float | None, kept: list[int]) -> None:
+    import transformers
+
+    processor = SimpleNamespace(video_processor=getattr(transformers, f"{name}VideoProcessor")())
+    media = multimodal.MediaInputs(processor, None, video_frames=8)  # type: ignore[arg-type]
+    assert media.sampled_frames(300, fps) == kept
 
 
 @pytest.mark.parametrize("name", WATCHING)
@@ -631,6 +681,58 @@ def test_a_multimodal_model_runs_cifar10_as_multiple_choice(
         right.append(lines[max(scores, key=scores.__getitem__)] == file.parent.name)
     assert 0 < sum(right) < len(right)  # else a constant answer would do
     assert results["cifar10_mcq"]["metrics"]["acc"]["value"] == pytest.approx(sum(right) / len(right))
+
+
+def test_a_missing_chat_template_is_a_warning_beside_the_score_of_media_alone(
+    zoo: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = zoo.copy("llava", tmp_path / "untemplated", without="chat_template.jinja")
+    IMAGES[0].save(tmp_path / "a.png")
+    text = {"prompt": "it is", "choices": ["a cat", "42"], "answer": "42"}
+    shown = text | {"prompt": "what ?", "image": "a.png"}
+    (tmp_path / "text.jsonl").write_text(json.dumps(text))
+    (tmp_path / "mixed.jsonl").write_text(f"{json.dumps(text)}\n{json.dumps(shown)}")
+    files = [str(tmp_path / name) for name in ("text.jsonl", "mixed.jsonl")]
+    for model, told in ((folder, True), (zoo.folder("llava"), False)):
+        out = tmp_path / f"out-{model.name}"
+        spec = f"hf[path={model},dtype=float32,device_map=cpu]"
+        assert run(["eval", spec, ",".join(files), "--output_dir", str(out)]) == 0
+        assert (UNTEMPLATED in " ".join(capsys.readouterr().out.split())) is told
+        (results,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("results.json"))
+        (manifest,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("manifest.json"))
+        for stored in (results, manifest):
+            assert [UNTEMPLATED in stored[file]["warnings"] for file in files] == [False, told]
+    wanted = zoo.plain("llava").score((IMAGES[0], "what ?"), "a cat", "<image>what ?")[0]
+    (file,) = (tmp_path / "out-untemplated").rglob("samples/*mixed*.jsonl")
+    assert json.loads(file.read_text().splitlines()[1])["choice_logprobs"][0] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "name", "other"), [(VIDEO, "qwen2_5_vl", "llava"), (AUDIO, "qwen2_audio", "qwen2_vl")])
+def test_a_file_with_videos_or_audio_runs_or_is_refused_before_weights_load(
+    zoo: Zoo, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str, other: str
+) -> None:
+    parts: dict[str, Any] = {}
+    for number in (1, 2):
+        if kind == VIDEO:
+            parts[f"{number}.mp4"] = write_film(tmp_path / f"{number}.mp4", frames(number, 10, 32, 16), rate=number)
+        else:
+            (tmp_path / f"{number}.wav").write_bytes(wav(make_audio(number), AUDIO_RATE))
+            parts[f"{number}.wav"] = np.round(make_audio(number) * 32767) / 32768  # as 16-bit samples are read
+    rows = [{"prompt": "what ?", kind: file, "choices": ["a cat", "42"], "answer": "42"} for file in parts]
+    (tmp_path / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "out"
+    spec = f"hf[path={zoo.folder(name)},dtype=float32,device_map=cpu]"
+    assert run(["eval", spec, str(tmp_path / "qa.jsonl"), "--output_dir", str(out)]) == 0
+    (file,) = out.rglob("samples/*.jsonl")
+    samples = [json.loads(line) for line in file.read_text().splitlines()]
+    for sample, part in zip(samples, parts.values(), strict=True):
+        wanted = [zoo.plain(name).score((part, "what ?"), choice)[0] for choice in ("a cat", "42")]
+        assert sample["choice_logprobs"] == pytest.approx(wanted, abs=1e-3)
+    folder = zoo.copy(other, tmp_path / "weightless")
+    (folder / "model.safetensors").write_bytes(b"")  # which cannot be loaded
+    capsys.readouterr()
+    assert run(["eval", f"hf[path={folder}]", str(tmp_path / "qa.jsonl"), "--output_dir", str(out)]) == 2
+    assert f"takes {kind}" in capsys.readouterr().err
 
 
 def test_a_dry_run_of_images_loads_no_weights(

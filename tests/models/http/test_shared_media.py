@@ -15,7 +15,6 @@ from PIL import Image
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, Request, generation_options
 from mill.models.media import decode
-from mill.models.media.text_cache import TextCache
 from mill.models.spec.open import open_model
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -45,7 +44,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return inner(raw)
 
     monkeypatch.setattr(decode, "_base64", counted)
-    monkeypatch.setattr(decode, "_inlined", TextCache(1 << 20))
+    monkeypatch.setattr(decode, "_inlined", decode.TextCache(1 << 20))
     return calls
 
 
@@ -91,7 +90,7 @@ def test_questions_about_one_image_follow_each_other_and_share_its_encoding(
 def test_without_room_an_image_is_encoded_for_every_request(
     files: list[Path], encoded: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decode, "_inlined", TextCache(10))
+    monkeypatch.setattr(decode, "_inlined", decode.TextCache(10))
     with FaultServer(answer) as server:
         model = open_model(OPENAI.format(url=server.url))
         model.ready()

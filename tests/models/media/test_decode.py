@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from transformers import image_utils
 
+from mill.api import warnings
 from mill.api.errors import DataError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media
-from mill.models.media.decode import content_part, even_indices, failure, load_audio, load_frames, load_image
+from mill.models.media.decode import CLIPPED, content_part, even_indices, failure, load_audio, load_image, load_video
 
 COLOURS = {"red": (255, 0, 0), "lime": (0, 255, 0), "blue": (0, 0, 255), "white": (255, 255, 255), "black": (0, 0, 0)}
 
@@ -75,25 +77,51 @@ def test_a_decoded_image_is_taken_as_it_is() -> None:
     assert np.array_equal(pixels(load_image(Media(IMAGE, Image.fromarray(noise())))), noise())
 
 
-def test_sixteen_bit_greys_are_scaled_and_not_clipped() -> None:
-    exact = (np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)  # 0 is 0 and 65535 is 255
-    found = pixels(load_image(Media(IMAGE, encoded(Image.fromarray(exact), "PNG"))))
-    assert np.array_equal(found, np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2))
-
-
 @pytest.mark.parametrize("form", ["PNG", "TIFF"])
-def test_any_sixteen_bit_grey_is_within_one_step_of_its_share(form: str) -> None:
-    values = np.random.default_rng(0).integers(0, 65536, (32, 32), dtype=np.uint16)
-    found = pixels(load_image(Media(IMAGE, encoded(Image.fromarray(values), form))))
-    expected = values.astype(float) * 255 / 65535
-    assert np.abs(found.astype(float) - expected[:, :, None]).max() < 1
-    assert found.std() > 50  # clipped, nearly all of them would be 255
+def test_sixteen_bit_greys_are_clipped_as_transformers_does_and_said_to_be(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "_reported", set())
+    file = tmp_path / f"a.{form}"
+    Image.fromarray(np.array([[0, 100, 255, 256, 40_000, 65_535]], dtype=np.uint16)).save(file, form)
+    for _ in range(2):
+        found = load_image(Media(IMAGE, file))
+    assert pixels(found)[0, :, 0].tolist() == [0, 100, 255, 255, 255, 255]
+    assert np.array_equal(pixels(found), pixels(image_utils.load_image(str(file))))
+    assert caplog.messages == [CLIPPED]
 
 
-def test_big_endian_greys_are_read_as_the_others() -> None:
-    values = np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=">u2")
-    image = Image.frombytes("I;16B", (2, 2), values.tobytes())
-    assert pixels(load_image(Media(IMAGE, image)))[:, :, 0].tolist() == [[0, 100], [200, 255]]
+def photo(orientation: int) -> bytes:
+    """A red left half and a blue right half as a camera stores them, held in this way."""
+    image = Image.new("RGB", (32, 16), "blue")
+    image.paste("red", (0, 0, 16, 16))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image, "PNG", exif=exif)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "size", "first", "last"),
+    [(1, (32, 16), "red", "blue"), (3, (32, 16), "blue", "red"), (6, (16, 32), "red", "blue"), (8, (16, 32), "blue", "red")],
+)
+def test_a_photo_is_turned_upright_for_models_and_servers(
+    tmp_path: Path, orientation: int, size: tuple[int, int], first: str, last: str
+) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(photo(orientation))
+    found = load_image(Media(IMAGE, file))
+    assert found.size == size
+    assert (found.getpixel((1, 1)), found.getpixel((-2, -2))) == (COLOURS[first], COLOURS[last])
+    assert np.array_equal(pixels(found), pixels(image_utils.load_image(str(file))))
+    for media in (Media(IMAGE, file), Media(IMAGE, Image.open(file))):
+        assert np.array_equal(pixels(load_image(media)), pixels(found))
+        raw = Image.open(io.BytesIO(sent(media)[1]))
+        assert np.array_equal(pixels(raw), pixels(found)) and raw.getexif().get(0x0112, 1) == 1
+
+
+def test_images_that_are_held_another_way_are_other_images() -> None:
+    turned = [Media(IMAGE, Image.open(io.BytesIO(photo(orientation)))) for orientation in (1, 6, 8)]
+    assert len({media.digest for media in turned}) == 3
 
 
 def test_a_cmyk_jpeg_shows_its_colours() -> None:
@@ -209,6 +237,10 @@ def test_even_indices_are_distinct_and_as_many_as_requested() -> None:
             assert max(abs(index - one) for index, one in zip(indices, exact, strict=True)) <= 0.5
 
 
+def evenly(count: int) -> Callable[[int, float | None], list[int]]:
+    return lambda total, _: even_indices(total, count)
+
+
 def frame_colours(frames: list[Image.Image]) -> list[tuple[int, ...]]:
     assert all(frame.mode == "RGB" for frame in frames)
     return [frame.getpixel((4, 4)) for frame in frames]
@@ -217,33 +249,33 @@ def frame_colours(frames: list[Image.Image]) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("make", [list, tuple])
 def test_given_frames_are_picked_evenly_and_made_rgb(make: Callable[[Any], Any]) -> None:
     frames = make(Image.new("L", (8, 8), 20 * index) for index in range(10))
-    assert frame_colours(load_frames(Media(VIDEO, frames), 4)) == [(v, v, v) for v in (0, 60, 120, 180)]
-    assert len(load_frames(Media(VIDEO, frames), 99)) == 10
+    assert frame_colours(load_video(Media(VIDEO, frames), evenly(4)).frames) == [(v, v, v) for v in (0, 60, 120, 180)]
+    assert len(load_video(Media(VIDEO, frames), evenly(99)).frames) == 10
 
 
 @pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP"])
 def test_every_frame_of_an_animation_is_its_own(form: str) -> None:
-    found = frame_colours(load_frames(Media(VIDEO, animation(form)), 5))
+    found = frame_colours(load_video(Media(VIDEO, animation(form)), evenly(5)).frames)
     assert np.abs(np.array(found) - np.array(list(COLOURS.values()))).max() <= 6
 
 
 def test_some_frames_of_an_animation_are_those_at_even_distances() -> None:
-    found = frame_colours(load_frames(Media(VIDEO, animation("GIF")), 3))
+    found = frame_colours(load_video(Media(VIDEO, animation("GIF")), evenly(3)).frames)
     assert found == [COLOURS["red"], COLOURS["blue"], COLOURS["black"]]
 
 
 def test_a_still_image_is_a_video_of_one_frame() -> None:
     raw = encoded(Image.fromarray(noise()), "PNG")
-    (frame,) = load_frames(Media(VIDEO, raw), 8)
+    (frame,) = load_video(Media(VIDEO, raw), evenly(8)).frames
     assert np.array_equal(pixels(frame), noise())
 
 
-def mp4(greys: list[int]) -> bytes:
+def mp4(greys: list[int], rate: int = 10) -> bytes:
     """A video whose frames have these greys."""
     av = pytest.importorskip("av")
     out = io.BytesIO()
     with av.open(out, "w", format="mp4") as container:
-        stream = container.add_stream("mpeg4", rate=10)
+        stream = container.add_stream("mpeg4", rate=rate)
         stream.width = stream.height = 32
         stream.pix_fmt = "yuv420p"
         for grey in greys:
@@ -261,10 +293,38 @@ def test_frames_of_an_mp4_come_in_order_at_even_distances(tmp_path: Path, count:
     file = tmp_path / "grey.mp4"
     file.write_bytes(mp4(GREYS))
     for source in (file, file.read_bytes(), Blob("row 0", file.read_bytes)):
-        frames = load_frames(Media(VIDEO, source), count)
+        frames = load_video(Media(VIDEO, source), evenly(count)).frames
         found = [pixels(frame).mean() for frame in frames]
         assert found == pytest.approx([GREYS[index] for index in indices], abs=4)
         assert frames[0].size == (32, 32)
+
+
+@pytest.mark.parametrize("rate", [2, 25])
+def test_a_video_has_its_times_and_the_frames_that_are_asked_for(rate: int) -> None:
+    asked: list[tuple[int, float | None]] = []
+
+    def choose(*seen: Any) -> list[int]:
+        asked.append(seen)
+        return [7, 1, 1]
+
+    found = load_video(Media(VIDEO, mp4(GREYS, rate)), choose)
+    assert asked == [(10, float(rate))]
+    assert (found.indices, found.total, found.fps) == ([7, 1, 1], 10, float(rate))
+    assert [pixels(frame).mean() for frame in found.frames] == pytest.approx([160, 40, 40], abs=4)
+
+
+@pytest.mark.parametrize("form", ["GIF", "PNG", "WEBP"])
+def test_the_rate_of_an_animation_is_that_of_its_durations(form: str) -> None:
+    images = [Image.new("RGB", (8, 8), colour) for colour in COLOURS]
+    raw = encoded(images[0], form, save_all=True, append_images=images[1:], duration=[100, 200, 100, 200, 100])
+    found = load_video(Media(VIDEO, raw), evenly(2))
+    assert (found.total, found.indices) == (5, [0, 4]) and found.fps == pytest.approx(5 / 0.7)
+
+
+def test_given_frames_have_the_rate_that_is_given() -> None:
+    images = [Image.new("RGB", (8, 8), colour) for colour in COLOURS]
+    assert load_video(Media(VIDEO, images), evenly(2)).fps is None
+    assert load_video(Media(VIDEO, images, 2.5), evenly(2)).fps == 2.5
 
 
 def wav(samples: np.ndarray, rate: int, subtype: str = "PCM_16") -> bytes:
@@ -281,8 +341,8 @@ def test_videos_without_frames_are_refused_with_their_names(tmp_path: Path) -> N
     cut.write_bytes(mp4(GREYS)[:40])
     empty.touch()
     for file in (audio, cut, empty):
-        assert refusal(partial(load_frames, Media(VIDEO, file), 2)).startswith(f"the video {file} ")
-    assert refusal(lambda: load_frames(Media(VIDEO, []), 2)) == "the video <video> has no frames"
+        assert refusal(partial(load_video, Media(VIDEO, file), evenly(2))).startswith(f"the video {file} ")
+    assert refusal(lambda: load_video(Media(VIDEO, []), evenly(2))) == "the video <video> has no frames"
 
 
 # Audio

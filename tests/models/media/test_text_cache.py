@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mill.models.media.text_cache import TextCache
+from mill.models.media.decode import TextCache
 
 
 class Maker:
