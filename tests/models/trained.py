@@ -1,5 +1,6 @@
 """Tiny models with weights that mean something: trained for seconds on associative recall, of which random weights know
-nothing. In `k1 v1 k2 v2 ... k1` the next token is v1, so every answer depends on the tokens before it."""
+nothing. A text is a few facts, each a token for a key and its value, then keys with their values: `k3=v1 k5=v2 k5 v2 k3 v1`.
+So every value depends on tokens far before it."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-KEYS, VALUES = range(4, 20), range(20, 36)
-VOCABULARY, PAIRS = 40, 5
-STEPS, BATCH = 600, 64
+FIRST, KEYS, VALUES = 4, 8, 8  # tokens: special ones, then the facts, the keys, the values
+KEY, VALUE = FIRST + KEYS * VALUES, FIRST + KEYS * VALUES + KEYS
+VOCABULARY, FACTS, QUESTIONS = VALUE + VALUES, 4, 6
+STEPS, BATCH, RATE, LEARNED = 600, 64, 3e-3, 0.05
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -25,9 +27,10 @@ COMMON = {
     "bos_token_id": 0,
     "eos_token_id": 1,
     "pad_token_id": 1,
+    "initializer_range": 0.1,
 }
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
-MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_chunk_size": 16}
 DELTA_NET = {
     "head_dim": 16,
     "linear_num_value_heads": 4,
@@ -65,12 +68,13 @@ HYBRID: dict[str, dict[str, Any]] = {
 """Families with recurrent layers, in which the state of one packed row runs into the next."""
 
 
-def recall(seed: int, pairs: int = PAIRS) -> tuple[list[int], int]:
-    """Keys and values with a key at the end, and the value that follows."""
+def recall(seed: int) -> list[int]:
+    """A text of facts and questions with their answers."""
     choice = random.Random(seed)
-    keys, values = choice.sample(KEYS, pairs), choice.choices(VALUES, k=pairs)
-    asked = choice.randrange(pairs)
-    return [token for pair in zip(keys, values, strict=True) for token in pair] + [keys[asked]], values[asked]
+    values = {key: choice.randrange(VALUES) for key in choice.sample(range(KEYS), FACTS)}
+    facts = [FIRST + key * VALUES + value for key, value in values.items()]
+    asked = choice.choices(list(values), k=QUESTIONS)
+    return facts + [token for key in asked for token in (KEY + key, VALUE + values[key])]
 
 
 @cache
@@ -79,14 +83,23 @@ def trained(family: str) -> Any:
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **{**COMMON, **{**ATTENTION, **HYBRID}[family]})
     model = AutoModelForCausalLM.from_config(config).train()
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, STEPS)
+    optimizer = torch.optim.AdamW(model.parameters(), RATE)
     for step in range(STEPS):
-        examples = [recall(10_000 + step * BATCH + row) for row in range(BATCH)]
-        logits = model(input_ids=torch.tensor([ids for ids, _ in examples])).logits[:, -1]
-        loss = torch.nn.functional.cross_entropy(logits.float(), torch.tensor([value for _, value in examples]))
+        ids = torch.tensor([recall(10_000 + step * BATCH + row) for row in range(BATCH)])
+        logits = model(input_ids=ids, use_cache=False).logits[:, FACTS::2]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids[:, FACTS + 1 :: 2].flatten())
         optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        schedule.step()
+        if loss < LEARNED:
+            break
     return model.eval()
+
+
+def accuracy(model: Any) -> float:
+    """How often it recalls a value."""
+    ids = torch.tensor([recall(seed) for seed in range(50)])
+    with torch.inference_mode():
+        found = model(input_ids=ids, use_cache=False).logits[:, FACTS::2].argmax(dim=-1)
+    return float((found == ids[:, FACTS + 1 :: 2]).float().mean())
