@@ -241,7 +241,8 @@ def _selection(tasks: Tasks) -> Selection:
     listed = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
     given = [str(task) if isinstance(task, Path) else task for task in listed]
     named = select(expand_task_files(task for task in given if isinstance(task, str)))
-    return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
+    objects = {id(task): task for task in given if isinstance(task, Task)}
+    return Selection((*named.tasks, *objects.values()), named.benchmarks)
 
 
 def _parsed(model: str | Spec, base_url: str | None) -> Spec:

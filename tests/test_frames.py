@@ -104,6 +104,16 @@ def test_answers_that_are_no_unicode_are_in_the_frames(tmp_path: Path, monkeypat
     assert list(frame["response"]) == answers and str(frame["exact_match"].dtype) == "float64"
 
 
+def test_tasks_of_one_name_are_refused_and_one_task_given_twice_runs_once(tmp_path: Path) -> None:
+    model, task = FixedModel("m", {"quiz 0": "right", "quiz 1": "right"}), FixedTask("quiz", 2)
+    with pytest.raises(SpecError, match="2 tasks are called 'quiz', and results are stored by name: rename all but one"):
+        mill.evaluate(model, [task, FixedTask("quiz", 1)], output_dir=tmp_path)
+    with pytest.raises(SpecError, match="2 tasks are called 'numerics'"):
+        mill.compare(model, FixedModel("n", {}), tasks=["numerics", FixedTask("numerics", 1)], output_dir=tmp_path)
+    assert not any(tmp_path.iterdir())
+    assert len(mill.evaluate(model, [task, task], output_dir=tmp_path).samples) == 2
+
+
 def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

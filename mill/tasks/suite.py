@@ -1,13 +1,12 @@
 """Prompt suites: the prompts that checks send when no benchmark is named. Custom ones are .jsonl files.
 
 A line has a `prompt` (or `text`) and may have an `id`, a `category`, a gold `answer`, how to `extract` the answer (number,
-plain_number, e_number, choice, yes_no, json or line) and `max_tokens`.
+plain_number, e_number, choice, yes_no, true_false, json or line) and `max_tokens`.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -111,6 +110,7 @@ EXTRACT_HINTS = {
     "e_number": "give a number",
     "choice": "give a letter from A to E",
     "yes_no": "give yes or no",
+    "true_false": "give true or false",
     "json": "give an object or a list, as JSON and not as text",
     "line": "give one line with a letter or a digit in it",
 }
@@ -124,7 +124,7 @@ def can_be_extracted(how: str, gold: Any) -> bool:
         return sum(bool(normal(line)) for line in str(gold).splitlines()) == 1
     if how in ("plain_number", "e_number"):
         return can_be_extracted("number", gold)
-    spelled = spelled_gold(gold) if how == "yes_no" else str(gold).strip().upper() if how == "choice" else str(gold)
+    spelled = spelled_gold(how, gold) if how == "yes_no" else str(gold).strip().upper() if how == "choice" else str(gold)
     return is_right(how, EXTRACTORS[how](spelled), gold)
 
 
@@ -132,7 +132,7 @@ def default_extractor(gold: Any) -> str:
     """The extractor for a gold answer where the data names none."""
     if isinstance(gold, (dict, list)):
         return "json"
-    return "yes_no" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"
+    return "true_false" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"
 
 
 def read_suite(file: Path) -> list[dict[str, Any]]:
@@ -147,9 +147,6 @@ def select_suites(names: Sequence[str]) -> tuple[SuiteTask, ...]:
     suites = [find_suite(name) for name in dict.fromkeys(_ALIASES.get(name, name) for name in names)]
     if not suites:
         raise SpecError("--prompts names no suite")
-    twice = [name for name, count in Counter(suite.name for suite in suites).items() if count > 1]
-    if twice:
-        raise SpecError(f"--prompts: two suites are called {twice[0]}; rename one of the files")
     return tuple(suites)
 
 
