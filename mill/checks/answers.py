@@ -27,7 +27,8 @@ class Answer:
 
     `form` is the kind of answer: generated text, a choice (or label), or a document that was only scored. `value` is the
     sample's value of `metric`, the task's first one that is a number. `scores` are the log-probabilities of a sample's
-    choices or of its document. `units` is the number of words of the document.
+    choices or of its document. `units` is the number of words of the document, `scored_tokens` that of its tokens, 0 where
+    that is not known.
     """
 
     task: str
@@ -50,6 +51,7 @@ class Answer:
     tokens: tuple[Token, ...] | None = None
     scores: tuple[float, ...] = ()
     units: float = 0.0
+    scored_tokens: int = 0
     choices: tuple[str, ...] = ()
     """The choices of multiple choice by log-probability, in the order of `scores`."""
     error: str | None = None
@@ -113,6 +115,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         tokens=_answer_tokens(responses[-1]) if form == TEXT and responses else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
         units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
+        scored_tokens=sum(response.prompt_tokens or 0 for response in responses) if form == DOCUMENT else 0,
         choices=tuple(scored.choices) if form == CHOICE else (),
         error=error,
         seconds=_total([response.seconds for response in responses]),

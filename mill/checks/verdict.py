@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.checks.glossary import counted, format_interval, format_value, title
+from mill.checks.glossary import RATIOS, counted, format_interval, format_value, title
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import rate_difference
@@ -93,7 +93,7 @@ def _tests(variant: Variant) -> list[Finding]:
 
 def significance_tests(variant: Variant) -> tuple[list[str], float]:
     """The metrics that are tested, and the level of each test: they share the 5 % (Bonferroni)."""
-    measured: list[str] = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
+    measured: list[str] = [name for name in ("acc_drop", "score_drop", *RATIOS) if name in variant.metrics]
     names = [name for name in measured if name not in variant.unmeasured and name in variant.p_values]
     return names, SIGNIFICANT / max(1, len(names))
 
@@ -115,13 +115,13 @@ def _test(variant: Variant, name: str, level: float) -> Finding:
 
 def _difference(name: str, value: float | None) -> float | None:
     """A ratio becomes a difference by its logarithm."""
-    if value is None or name != "ppl_ratio":
+    if value is None or name not in RATIOS:
         return value
     return math.nan if math.isnan(value) else math.log(value) if value > 0 else -math.inf
 
 
 def _margin(name: str, variant: Variant) -> float:
-    if name == "ppl_ratio":
+    if name in RATIOS:
         return RATIO_MARGIN
     if name == "acc_drop":
         return MARGIN

@@ -49,11 +49,11 @@ def test_the_start_of_the_verdict(variant: Variant, start: str) -> None:
 def test_the_perplexity_of_the_baselines_own_answers_only_shows_a_difference() -> None:
     """Any other engine gives them a lower probability, also a better one."""
     own = compared(0, 10, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
-    assert verdict(own).startswith("better: accuracy lost -16.7 %") and "perplexity ratio 6.5" in verdict(own)
+    assert verdict(own).startswith("better: accuracy lost -16.7 %") and "perplexity ratio per token 6.5" in verdict(own)
     unsure = compared(1, 0, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
-    assert verdict(unsure).startswith("different: perplexity ratio 6.5")
+    assert verdict(unsure).startswith("different: perplexity ratio per token 6.5")
     documents = compared(1, 0, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5})
-    assert verdict(documents).startswith("worse: perplexity ratio 6.5")
+    assert verdict(documents).startswith("worse: perplexity ratio per token 6.5")
 
 
 def test_a_change_that_is_significant_and_tiny_is_noise() -> None:
