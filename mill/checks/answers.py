@@ -59,6 +59,7 @@ class Answer:
     first_token_s: float | None = None
     output_tokens: int = 0
     retries: int = 0
+    retry_reason: str | None = None
     reasoning: str | None = None
     """What was generated before the answer. It is compared apart, and never part of `text`."""
     truncated: bool = False
@@ -122,6 +123,7 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
         retries=sum(response.retries for response in responses),
+        retry_reason=next((response.retry_reason for response in responses if response.retry_reason), None),
         reasoning=responses[-1].reasoning if form == TEXT and responses else None,
         truncated=any(response.truncated_tokens for response in responses),
     )

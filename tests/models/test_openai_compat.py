@@ -385,6 +385,7 @@ def test_responses_include_retries_and_their_pauses() -> None:
     assert (quick.retries, slow.retries) == (0, 2)
     assert slow.seconds >= 0.8
     assert slow.to_dict()["retries"] == 2 and Response.from_dict(slow.to_dict()).retries == 2
+    assert (quick.retry_reason, Response.from_dict(slow.to_dict()).retry_reason) == (None, "HTTP 429: no")
 
 
 def test_retries_of_a_failing_request_are_counted() -> None:
