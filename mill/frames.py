@@ -167,7 +167,7 @@ def compare(
 
     `options` are those of `mill compare` by their names: prompts, limit, chat, forced_tokens and so on. Without tasks the
     prompt suite is `numerics`. Prompts go through the chat template if every model has one, unless `chat` decides it.
-    `check.variants[i].verdict` summarizes each candidate in a sentence.
+    `check.variants[i].verdict` summarizes each candidate.
     """
     import_pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]

@@ -18,6 +18,7 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.api.tools import ToolCall
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
 from tests.fixed_answers import FixedModel, FixedTask
@@ -112,6 +113,24 @@ def test_tasks_of_one_name_are_refused_and_one_task_given_twice_runs_once(tmp_pa
         mill.compare(model, FixedModel("n", {}), tasks=["numerics", FixedTask("numerics", 1)], output_dir=tmp_path)
     assert not any(tmp_path.iterdir())
     assert len(mill.evaluate(model, [task, task], output_dir=tmp_path).samples) == 2
+
+
+class Caller(FixedModel):
+    """Calls a tool, without a text. The number of the question and the order of the arguments are the model's own."""
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [Response(text="", tool_calls=(ToolCall("find", self.answers[one.text], id=self.name),)) for one in batch]
+
+
+def test_calls_of_tools_are_compared(tmp_path: Path) -> None:
+    """The first calls are the same but for their ids and the order of their arguments; the others differ."""
+    first = {f"quiz {n}": {"city": "Paris", "number": n} for n in range(4)}
+    second = {"quiz 0": {"number": 0, "city": "Paris"}, **{f"quiz {n}": {"city": "Rome", "number": n} for n in range(1, 4)}}
+    found = mill.compare(Caller("a", first), Caller("b", second), tasks=FixedTask("quiz", 4), output_dir=tmp_path)
+    values = found.metrics.set_index("metric")["value"]
+    assert (values["match_rate"], values["empty_rate"]) == (1 / 4, 0.0)
+    assert found.samples["texts"][1] == ['find({"city": "Paris", "number": 1})', 'find({"city": "Rome", "number": 1})']
+    assert not any("empty" in warning for warning in found.check.variants[0].warnings)
 
 
 def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(

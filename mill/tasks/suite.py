@@ -29,6 +29,14 @@ FREE = "free"  # the category of a prompt that names none
 ANSWERED = "answered"  # the metric of prompts without a gold answer: whether the response has text
 
 
+_AS_TASK, _LEFT_OUT = "--tasks FILE.jsonl runs the file as a task, which sends it", "rename or remove the column"
+_UNSENT = {
+    **dict.fromkeys(("system", "image", "choices"), _AS_TASK),
+    **dict.fromkeys(("messages", "tools", "tool_choice", "response_format"), _LEFT_OUT),
+}
+"""Columns that would change a request, and what to do about them."""
+
+
 class SuiteTask(Task):
     """`answered` is the share of non-empty responses, `acc` the share of right ones among prompts with a gold answer."""
 
@@ -81,6 +89,9 @@ class SuiteTask(Task):
 def _checked(row: Mapping[str, Any], index: int, suite: str) -> dict[str, Any]:
     """A line of a suite with its defaults; refused where it cannot be sent or scored."""
     where = f"the prompt suite {suite}, line {index + 1}"
+    unsent = next((name for name in _UNSENT if row.get(name) is not None), None)
+    if unsent is not None:
+        raise DataError(f"{where} has {unsent!r}, which is not sent with a prompt; {_UNSENT[unsent]}")
     prompt = row.get("prompt", row.get("text"))
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")

@@ -510,10 +510,11 @@ def test_stress_says_why_requests_were_retried(mill: Mill, tmp_path: Path, monke
     sent: list[str] = []
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        if body.get("prompt", "").startswith("p") and "echo" not in body:
-            sent.append(body["prompt"])
-            if len(sent) == 5:
-                return status(503, "busy")
+        if not body.get("prompt", "").startswith("p") or "echo" in body:
+            return {"choices": []}
+        sent.append(body["prompt"])
+        if len(sent) == 5:
+            return status(503, "busy")
         return {"choices": [{"text": "5", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
 
     (tmp_path / "few.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(4)))
