@@ -43,11 +43,7 @@ def find_sections(path: Path) -> list[Section]:
         raise RunError(f"{path} does not exist")
     files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
     checks = [check for file in files if (check := _check_or_warn(file)) is not None]
-    compared: dict[tuple[str, ...], set[str]] = {}
-    for check in [section.check for section in checks if section.check.command != DECIDE]:
-        for name in _runs_of(check):
-            groups = [group["task"] for variant in check.variants for group in variant.groups]  # the renderings that ran
-            compared.setdefault(name, set()).update(check.tasks, groups)
+    compared = _compared_tasks([section.check for section in checks if section.check.command != DECIDE])
     below = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
     found = [run for folder in below if (run := _read_or_warn(folder)) is not None]
     runs = [run for run in found if not set(run.manifest["tasks"]) <= compared.get(_name(run.path), set())]
@@ -66,6 +62,16 @@ def _check_or_warn(file: Path) -> CheckSection | None:
     except RunError as error:  # one damaged check does not hide the others
         warn(f"left out: {error}")
         return None
+
+
+def _compared_tasks(checks: Sequence[Check]) -> dict[tuple[str, ...], set[str]]:
+    """The tasks of each run that these checks compare, by the name of its folder."""
+    compared: dict[tuple[str, ...], set[str]] = {}
+    for check in checks:
+        renderings = [group["task"] for variant in check.variants for group in variant.groups]
+        for run in _runs_of(check):
+            compared.setdefault(run, set()).update(check.tasks, renderings)
+    return compared
 
 
 def _runs_of(check: Check) -> list[tuple[str, ...]]:

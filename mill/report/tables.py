@@ -169,7 +169,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def drawable(value: float) -> bool:
-    """Whether a chart has a place for a value: not for NaN, infinity, and numbers whose differences overflow."""
+    """Whether a chart can show a value: not NaN, infinity, or a number whose differences overflow."""
     return abs(value) <= LARGEST_DRAWN
 
 

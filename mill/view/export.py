@@ -91,7 +91,7 @@ def _chosen_checks(index: ResultsIndex, patterns: Sequence[str]) -> list[str]:
 def _is_about(index: ResultsIndex, uid: str, runs: Collection[str]) -> bool:
     try:
         check = find_check(index, uid)
-    except MillError:  # nobody knows its runs
+    except MillError:  # its runs are not known
         return False
     paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
     return all(check_queries.uid_of_run(index, path) in runs for path in paths)

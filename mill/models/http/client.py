@@ -206,7 +206,7 @@ class Client:
 
     @asynccontextmanager
     async def _send(self, method: str, path: str, body: Any, timeout: float) -> AsyncIterator[Any]:
-        """The answer, once its head is there. A server may close a connection that is kept for the next call, such as after
+        """The answer, once its head is there. A server may close an idle connection, such as after
         a stream: that call is sent on another connection at once, and is no retry."""
         import aiohttp
 
@@ -288,7 +288,7 @@ class _Opened:
 
 
 def _traced_reuse() -> Any:
-    """Tells each call whether its connection was used before."""
+    """Marks the calls whose connection was used before."""
     import aiohttp
 
     async def reused(_: Any, trace: Any, __: Any) -> None:
