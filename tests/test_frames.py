@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.api.tools import ToolCall
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
-from tests.fixed_answers import FixedModel, FixedTask
+from tests.fixed_answers import FixedModel, FixedTask, FixedText
 
 EXAM = Path(__file__).with_name("toy_exam.py")
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
@@ -113,6 +114,26 @@ def test_tasks_of_one_name_are_refused_and_one_task_given_twice_runs_once(tmp_pa
         mill.compare(model, FixedModel("n", {}), tasks=["numerics", FixedTask("numerics", 1)], output_dir=tmp_path)
     assert not any(tmp_path.iterdir())
     assert len(mill.evaluate(model, [task, task], output_dir=tmp_path).samples) == 2
+
+
+class Scorer(FixedModel):
+    """Scores documents, and reports so many tokens."""
+
+    def _loglikelihood_rolling_single(self, request: Request) -> Response:  # type: ignore[override]
+        score, tokens = self.answers[request.text]
+        return Response(score=score, prompt_tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "metric", "unit", "units"), [(4, "ppl_ratio", "token", 4), (5, "word_ppl_ratio", "word", 10)]
+)
+def test_the_perplexity_ratio_names_its_unit(tmp_path: Path, tokens: int, metric: str, unit: str, units: int) -> None:
+    """Ten words, of 4 tokens for the first model; the second loses 2 nats."""
+    first, second = Scorer("a", {"text 0": (-10.0, 4)}), Scorer("b", {"text 0": (-12.0, tokens)})
+    found = mill.compare(first, second, tasks=FixedText("text", 1), output_dir=tmp_path)
+    values = found.metrics.set_index("metric")["value"]
+    assert values[metric] == pytest.approx(math.exp(2 / units))
+    assert f"perplexity ratio per {unit} {values[metric]:.4f}" in found.check.variants[0].verdict
 
 
 class Caller(FixedModel):
