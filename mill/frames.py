@@ -157,7 +157,7 @@ def compare(
 
     `options` are those of `mill compare` by their names: prompts, limit, chat, forced_tokens and so on. Without tasks the
     prompt suite is `numerics`. Prompts go through the chat template if every model has one, unless `chat` decides it.
-    `check.variants[i].verdict` summarizes each candidate in a sentence.
+    `check.variants[i].verdict` summarizes each candidate.
     """
     import_pandas("mill.compare")
     models = [a, *(b if isinstance(b, Sequence) and not isinstance(b, str) else [b])]
@@ -235,7 +235,8 @@ def _selection(tasks: Tasks) -> Selection:
     listed = split_names(tasks) if isinstance(tasks, str) else [tasks] if isinstance(tasks, (Path, Task)) else tasks
     given = [str(task) if isinstance(task, Path) else task for task in listed]
     named = select(expand_task_files(task for task in given if isinstance(task, str)))
-    return Selection((*named.tasks, *(task for task in given if isinstance(task, Task))), named.benchmarks)
+    objects = {id(task): task for task in given if isinstance(task, Task)}
+    return Selection((*named.tasks, *objects.values()), named.benchmarks)
 
 
 def _parsed(model: str | Spec, base_url: str | None) -> Spec:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
@@ -23,7 +24,7 @@ from mill.checks.subjects import CHECK_RUNS
 from mill.cli.main import COMMANDS, cli, run
 from mill.models.hf import TransformersModel
 from mill.models.openai_compat import OpenAICompatModel
-from mill.models.spec.parse import parse_spec
+from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
 from mill.runs.advisory_lock import WORKING
 from mill.runs.folder import MANIFEST, RESULTS, SAMPLES
 from mill.runs.record import DISTRIBUTIONS
@@ -45,6 +46,17 @@ BUILD = (
     "from mkdocs.__main__ import cli\n"
     "cli(['build', '--strict', '--quiet', '--site-dir', sys.argv[1]])\n"
 )
+TAKE_MODELS = ("eval", "schedule", "compare", "sweep", "diff", "determinism", "stress", "conform")
+PROVIDERS = (
+    "openai",
+    "anthropic",
+    "gemini",
+    "groq",
+    "mistral",
+    "deepseek",
+    "openrouter",
+    "xai",
+)  # of hosted models, in LiteLLM
 EXTERNAL = re.compile(
     r"""<(?:script|img|iframe|source|link)\b[^>]*?(?:src|href)=["']?(?:https?:)?//[^>]*>|url\(["']?https?:|@import"""
 )
@@ -166,6 +178,29 @@ def test_every_model_spec_can_be_parsed(page: str) -> None:
     for spec in specs:
         if not spec.startswith("my-backend"):
             parse_spec(spec)
+
+
+def models_of(words: list[str]) -> Iterator[Spec]:
+    """The models that a command line names, parsed as the command does; words in capitals stand for any."""
+    command = cli.get_command(None, words[0]) if words[0] in TAKE_MODELS else None  # type: ignore[arg-type]
+    if command is None:
+        return
+    parsed, _, _ = command.make_parser(click.Context(command)).parse_args(words[1:])
+    given = {name.partition(" ")[0]: value for name, value in parsed.items()}  # an option has its spelling after its name
+    named = [given.get(name) for name in ("models", "model", "a", "b", "spec", "judge", "reuse")]
+    for text in [part for value in named if isinstance(value, str) for part in split_list(value)]:
+        name = re.sub(r"^\w+=", "", text)  # a label
+        if not re.fullmatch("[A-Z]+", name) and "..." not in name and not name.startswith("my-backend"):
+            yield make_spec(name, backend=given.get("backend") or "", base_url=given.get("base_url") or "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_models_of_hosted_providers_are_those_of_litellm(page: Path) -> None:
+    """`openai/NAME` by itself is a model of the hub."""
+    for words in commands(page):
+        for spec in models_of(words):
+            name = str(spec.arguments.get("path") or spec.arguments.get("model") or "")
+            assert (name.partition("/")[0] in PROVIDERS) == (spec.backend == "litellm"), (words, spec)
 
 
 def test_every_argument_of_the_main_backends_is_documented() -> None:

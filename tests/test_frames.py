@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
+from mill.api.tools import ToolCall
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
-from tests.fixed_answers import FixedModel, FixedTask
+from tests.fixed_answers import FixedModel, FixedTask, FixedText
 
 EXAM = Path(__file__).with_name("toy_exam.py")
 SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
@@ -102,6 +104,54 @@ def test_answers_that_are_no_unicode_are_in_the_frames(tmp_path: Path, monkeypat
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     frame = mill.load(tmp_path).samples("m")
     assert list(frame["response"]) == answers and str(frame["exact_match"].dtype) == "float64"
+
+
+def test_tasks_of_one_name_are_refused_and_one_task_given_twice_runs_once(tmp_path: Path) -> None:
+    model, task = FixedModel("m", {"quiz 0": "right", "quiz 1": "right"}), FixedTask("quiz", 2)
+    with pytest.raises(SpecError, match="2 tasks are called 'quiz', and results are stored by name: rename all but one"):
+        mill.evaluate(model, [task, FixedTask("quiz", 1)], output_dir=tmp_path)
+    with pytest.raises(SpecError, match="2 tasks are called 'numerics'"):
+        mill.compare(model, FixedModel("n", {}), tasks=["numerics", FixedTask("numerics", 1)], output_dir=tmp_path)
+    assert not any(tmp_path.iterdir())
+    assert len(mill.evaluate(model, [task, task], output_dir=tmp_path).samples) == 2
+
+
+class Scorer(FixedModel):
+    """Scores documents, and reports so many tokens."""
+
+    def _loglikelihood_rolling_single(self, request: Request) -> Response:  # type: ignore[override]
+        score, tokens = self.answers[request.text]
+        return Response(score=score, prompt_tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "metric", "unit", "units"), [(4, "ppl_ratio", "token", 4), (5, "word_ppl_ratio", "word", 10)]
+)
+def test_the_perplexity_ratio_names_its_unit(tmp_path: Path, tokens: int, metric: str, unit: str, units: int) -> None:
+    """Ten words, of 4 tokens for the first model; the second loses 2 nats."""
+    first, second = Scorer("a", {"text 0": (-10.0, 4)}), Scorer("b", {"text 0": (-12.0, tokens)})
+    found = mill.compare(first, second, tasks=FixedText("text", 1), output_dir=tmp_path)
+    values = found.metrics.set_index("metric")["value"]
+    assert values[metric] == pytest.approx(math.exp(2 / units))
+    assert f"perplexity ratio per {unit} {values[metric]:.4f}" in found.check.variants[0].verdict
+
+
+class Caller(FixedModel):
+    """Calls a tool, without a text. The number of the question and the order of the arguments are the model's own."""
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
+        return [Response(text="", tool_calls=(ToolCall("find", self.answers[one.text], id=self.name),)) for one in batch]
+
+
+def test_calls_of_tools_are_compared(tmp_path: Path) -> None:
+    """The first calls are the same but for their ids and the order of their arguments; the others differ."""
+    first = {f"quiz {n}": {"city": "Paris", "number": n} for n in range(4)}
+    second = {"quiz 0": {"number": 0, "city": "Paris"}, **{f"quiz {n}": {"city": "Rome", "number": n} for n in range(1, 4)}}
+    found = mill.compare(Caller("a", first), Caller("b", second), tasks=FixedTask("quiz", 4), output_dir=tmp_path)
+    values = found.metrics.set_index("metric")["value"]
+    assert (values["match_rate"], values["empty_rate"]) == (1 / 4, 0.0)
+    assert found.samples["texts"][1] == ['find({"city": "Paris", "number": 1})', 'find({"city": "Rome", "number": 1})']
+    assert not any("empty" in warning for warning in found.check.variants[0].warnings)
 
 
 def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(

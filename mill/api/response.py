@@ -52,8 +52,8 @@ class Response:
     `tokens` are those of a generated answer or of a scored continuation, where they were requested and the engine gives
     them. `distribution` holds, for a continuation scored with `logprobs: "all"`, the log-probabilities of the whole
     vocabulary before each of its tokens: an array as the backend gives it, the name of its file once it is recorded.
-    `first_token_s` is of streamed answers. `retries` counts the calls to a server that had to be made again; their time and
-    pauses are in `seconds`.
+    `first_token_s` is of streamed answers. `retries` counts the calls to a server that had to be made again, the last for
+    `retry_reason`; their time and pauses are in `seconds`.
     """
 
     text: str | None = None
@@ -70,6 +70,7 @@ class Response:
     seconds: float | None = None
     first_token_s: float | None = None
     retries: int = 0
+    retry_reason: str | None = None
     reasoning: str | None = None
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +24,13 @@ TEXT, CHOICE, DOCUMENT = "text", "choice", "document"
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one sample. `text` is the generated text, or the choice with the highest log-probability.
+    """The answer to one sample. `text` is the generated text, after the calls of tools where there are some, or the choice
+    with the highest log-probability.
 
     `form` is the kind of answer: generated text, a choice (or label), or a document that was only scored. `value` is the
     sample's value of `metric`, the task's first one that is a number. `scores` are the log-probabilities of a sample's
-    choices or of its document. `units` is the number of words of the document.
+    choices or of its document. `units` is the number of words of the document, `scored_tokens` that of its tokens, 0 where
+    that is not known.
     """
 
     task: str
@@ -50,6 +53,7 @@ class Answer:
     tokens: tuple[Token, ...] | None = None
     scores: tuple[float, ...] = ()
     units: float = 0.0
+    scored_tokens: int = 0
     choices: tuple[str, ...] = ()
     """The choices of multiple choice by log-probability, in the order of `scores`."""
     error: str | None = None
@@ -57,6 +61,7 @@ class Answer:
     first_token_s: float | None = None
     output_tokens: int = 0
     retries: int = 0
+    retry_reason: str | None = None
     reasoning: str | None = None
     """What was generated before the answer. It is compared apart, and never part of `text`."""
     truncated: bool = False
@@ -64,7 +69,7 @@ class Answer:
 
     @property
     def empty(self) -> bool:
-        """Whether the model generated no text, as an instruct model may without its chat template."""
+        """Whether the model generated neither text nor a call, as an instruct model may without its chat template."""
         return self.form == TEXT and self.error is None and not self.text.strip()
 
     @property
@@ -110,15 +115,17 @@ def _answer(task: Task, scored: ScoredSample) -> Answer:
         metric=metric,
         value=value if error is None else None,
         finish_reason=responses[-1].finish_reason if responses else None,
-        tokens=_answer_tokens(responses[-1]) if form == TEXT and responses else None,
+        tokens=_answer_tokens(responses[-1]) if form == TEXT and responses and not _calls(responses[:-1]) else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
         units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
+        scored_tokens=sum(response.prompt_tokens or 0 for response in responses) if form == DOCUMENT else 0,
         choices=tuple(scored.choices) if form == CHOICE else (),
         error=error,
         seconds=_total([response.seconds for response in responses]),
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
         retries=sum(response.retries for response in responses),
+        retry_reason=next((response.retry_reason for response in responses if response.retry_reason), None),
         reasoning=responses[-1].reasoning if form == TEXT and responses else None,
         truncated=any(response.truncated_tokens for response in responses),
     )
@@ -139,8 +146,18 @@ def _compared_value(values: Mapping[str, Value]) -> tuple[str, float | None]:
 
 def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:
     if form == TEXT:
-        return responses[-1].text or ""
+        return "\n".join([*_calls(responses), *([responses[-1].text] if responses[-1].text else [])])
     return str(extracted) if extracted is not None else (responses[0].label or "")
+
+
+def _calls(responses: Sequence[Response]) -> list[str]:
+    """The calls of tools in all rounds: the name, and the arguments with their keys sorted, as written where they are not
+    JSON. Ids of calls are drawn by the server."""
+    return [
+        f"{call.name}({call.text if call.arguments is None else json.dumps(call.arguments, sort_keys=True)})"
+        for response in responses
+        for call in response.tool_calls
+    ]
 
 
 def _answer_tokens(response: Response) -> tuple[Token, ...] | None:

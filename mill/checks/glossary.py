@@ -102,7 +102,16 @@ METRICS: dict[str, MetricInfo] = {
     "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the scored token"),
     "top1_agreement": _rate("same top token", "positions where both engines rank the same token first"),
     "ppl_ratio": MetricInfo(
-        "perplexity ratio", FACTOR, "perplexity divided by the baseline's, on the same tokens; 1 is equal", tested=True
+        "perplexity ratio per token",
+        FACTOR,
+        "perplexity divided by the baseline's, on the same tokens; 1 is equal",
+        tested=True,
+    ),
+    "word_ppl_ratio": MetricInfo(
+        "perplexity ratio per word",
+        FACTOR,
+        "the same per word of a document, where the numbers of its tokens differ or are not known",
+        tested=True,
     ),
     "unscored_rate": _rate(
         "texts not scored",
@@ -128,6 +137,7 @@ METRICS: dict[str, MetricInfo] = {
     "first_token_p99": _plain("time to first token p99", SECONDS, "99 % of answers are faster"),
 }
 
+RATIOS = ("ppl_ratio", "word_ppl_ratio")
 SEVERITIES = "severities"  # the row of counts by severity, which is no metric
 GROUPS: dict[str, tuple[str, ...]] = {
     "failures": (
@@ -150,7 +160,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "improvement_rate", "logprob_shift", "logprob_shift_max",
     ),
     "distributions": (
-        "kl_mean", "top1_agreement", "ppl_ratio", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max", "delta_p_rms",
+        "kl_mean", "top1_agreement", *RATIOS, "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max", "delta_p_rms",
     ),
 }  # fmt: skip
 """The rows of tables, in their order: what matters most is first in each group."""
@@ -176,7 +186,7 @@ _OF_FORCED = {"delta_p_rms", "top1_agreement", "unscored_rate", "nonfinite_rate"
 _OF_PAIRS = set(METRICS) - _OF_REPEATS - _OF_LOAD
 MEASURED: dict[str, set[str]] = {
     "determinism": _OF_REPEATS | {"failure_rate", "empty_rate", "cut_rate", "divergence_margin"},
-    "stress": _OF_LOAD | (_OF_PAIRS - _OF_FORCED - {"unpaired_rate", "ppl_ratio"}),
+    "stress": _OF_LOAD | (_OF_PAIRS - _OF_FORCED - {"unpaired_rate", *RATIOS}),
     "compare": _OF_PAIRS,
     "sweep": _OF_PAIRS,
     "diff": _OF_PAIRS,

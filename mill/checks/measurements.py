@@ -210,20 +210,22 @@ def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
     measured.estimates["logprob_shift_max"] = around(most, None, len(both))
     documents = [pair for pair in both if pair.a.units]
     if documents:
-        per_unit = [[_per_unit(pair)] * max(1, round(pair.a.units)) for pair in documents]
-        measured.add(_perplexity_ratio(per_unit))
+        by_token = all(pair.same_tokens for pair in documents)
+        per_unit = [_per_unit(pair, pair.a.scored_tokens if by_token else pair.a.units) for pair in documents]
+        measured.add(_perplexity_ratio(per_unit, "ppl_ratio" if by_token else "word_ppl_ratio"))
     return measured
 
 
-def _per_unit(pair: AnswerPair) -> float:
+def _per_unit(pair: AnswerPair, units: float) -> list[float]:
+    """A document's difference of log-probabilities as that of each of its units."""
     a, b = pair.a.scores[0], pair.b.scores[0]
-    return 0.0 if a == b else (a - b) / pair.a.units
+    return [0.0 if a == b else (a - b) / units] * max(1, round(units))
 
 
-def _perplexity_ratio(groups: Sequence[Sequence[float]]) -> Measurements:
+def _perplexity_ratio(groups: Sequence[Sequence[float]], name: str = "ppl_ratio") -> Measurements:
     """From differences of log-probabilities, baseline minus candidate, in independent groups."""
     ratio = clustered_mean(groups)
-    return Measurements({"ppl_ratio": exponential(ratio)}, {"ppl_ratio": p_of_zero(ratio, sum(map(bool, groups)) - 1)})
+    return Measurements({name: exponential(ratio)}, {name: p_of_zero(ratio, sum(map(bool, groups)) - 1)})
 
 
 def forced_measurements(texts: Sequence[Sequence[Gap]]) -> Measurements:

@@ -48,6 +48,11 @@ class AnswerPair:
         return self.a.form == TEXT and not self.both_empty
 
     @property
+    def same_tokens(self) -> bool:
+        """Whether both engines scored a document, as the same number of tokens."""
+        return 0 < self.a.scored_tokens == self.b.scored_tokens
+
+    @property
     def identical(self) -> bool:
         if self.failed or self.both_empty:
             return False
@@ -63,7 +68,7 @@ class AnswerPair:
             return similarity(self.a.text, self.b.text)
         # A scored document: the smaller perplexity over the larger.
         shift = score_shift(self.a.scores[0], self.b.scores[0]) if self.a.scores and self.b.scores else 0.0
-        return math.exp(-shift / max(1.0, self.a.units))
+        return math.exp(-shift / max(1.0, self.a.scored_tokens if self.same_tokens else self.a.units))
 
     @property
     def severity(self) -> str:

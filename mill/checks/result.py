@@ -28,7 +28,7 @@ class Variant:
 
     `metrics` are estimates by name, `p_values` those of metrics with a test, `counts` plain numbers, `series` the data of
     charts, `rows` one entry per sample. `unmeasured` has the reason why a metric could not be measured on all samples, which
-    breaks rules on it. `partial` has what a metric leaves out without a fault of the engine. `verdict` is one sentence.
+    breaks rules on it. `partial` has what a metric leaves out without a fault of the engine. `verdict` is a sentence or two.
     """
 
     label: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mill.checks.glossary import counted, format_interval, format_value
+from mill.checks.glossary import RATIOS, counted, format_interval, format_value
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import MARGIN, significance_tests
 from mill.metrics.estimate import Estimate
@@ -131,16 +131,19 @@ def _distributions(variant: Variant) -> list[str]:
             sentences.append(
                 f"After the same tokens the KL divergence is {mean}; {agreement} of the top tokens are the same."
             )
-    if found := _measured(variant, "ppl_ratio"):
-        sentences += _perplexity(variant, found[0])
+    for name in RATIOS:
+        if found := _measured(variant, name):
+            sentences += _perplexity(variant, name, found[0])
     return sentences
 
 
-def _perplexity(variant: Variant, ratio: Estimate) -> list[str]:
-    p, (_, level) = variant.p_values.get("ppl_ratio", math.nan), significance_tests(variant)
+def _perplexity(variant: Variant, name: str, ratio: Estimate) -> list[str]:
+    p, (_, level) = variant.p_values.get(name, math.nan), significance_tests(variant)
     if not p < level or ratio.value == 1.0:
         return []
     change = f"{'rose' if ratio.value > 1 else 'fell'} by {abs(ratio.value - 1):.2%}".replace("%", " %")
+    if name == "word_ppl_ratio":
+        return [f"Perplexity per word {change} (p = {p:.2g})."]
     own = " The baseline prefers its own answers, so that shows a difference and not a loss."
     return [f"Perplexity on the same tokens {change} (p = {p:.2g}).{own if 'forced_texts' in variant.counts else ''}"]
 
@@ -149,7 +152,7 @@ def _reach(check: Check, variant: Variant) -> list[str]:
     """What so many samples cannot show, and how many would."""
     found = _measured(variant, "acc_drop")
     if found is None:
-        documents = "ppl_ratio" in variant.metrics and "forced_texts" not in variant.counts
+        documents = any(name in variant.metrics for name in RATIOS) and "forced_texts" not in variant.counts
         if documents or "acc_drop" in variant.metrics or "score_drop" in variant.metrics:
             return []
         return ["These samples have no gold answers, so they cannot show whether accuracy changed: use --tasks."]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.runs.manifest import shown_settings
 
+MOST_REASONS = 3
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ANSWER_METRICS = (
     "match_rate", "similarity", "flip_rate", "acc", "acc_baseline", "acc_drop", "score", "score_baseline", "score_drop",
@@ -134,11 +136,22 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
     variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
     if served:
         metrics["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
+        variant.warnings += _retry_reasons(answers)
         completed = [answer for answer in answers if answer.error is None]
         metrics |= _latencies("latency", [answer.seconds for answer in completed])
         metrics |= _latencies("first_token", [answer.first_token_s for answer in completed])
     variant.metrics = metrics | _speed(passes)
     return variant
+
+
+def _retry_reasons(answers: Sequence[Answer]) -> list[str]:
+    """Why requests were sent again, the most common reasons first."""
+    reasons = Counter(answer.retry_reason for answer in answers if answer.retry_reason)
+    if not reasons:
+        return []
+    shown = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(MOST_REASONS))
+    more = f", and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+    return [f"{reasons.total()} of {len(answers)} requests were retried: {shown}{more}"]
 
 
 def _least_similar(passes: Sequence[Pass], base: Sequence[Pass]) -> list[AnswerPair]:

@@ -1,4 +1,4 @@
-"""The verdict of a check in one sentence: unchanged within noise, worse, better, different or inconclusive.
+"""The verdict of a check: unchanged within noise, worse, better, different or inconclusive.
 
 Worse and better need gold answers, graded scores, or texts that neither engine generated. The baseline gives its own greedy
 answers a high probability, so any other engine gives them a lower one: that only shows that the two differ.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.checks.glossary import counted, format_interval, format_value, title
+from mill.checks.glossary import RATIOS, counted, format_interval, format_value, title
 from mill.checks.result import Variant
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import rate_difference
@@ -20,6 +20,7 @@ UNCHANGED, WORSE, BETTER, DIFFERENT, UNDECIDED = "unchanged", "worse", "better",
 SIGNIFICANT = 0.05
 MARGIN = 0.01  # a change of accuracy within one point counts as unchanged
 MAX_NEEDED = 10**6  # larger numbers of samples are not worth a hint
+_HEADS = {UNCHANGED: "unchanged within noise", UNDECIDED: "inconclusive at this n"}
 RATIO_MARGIN = math.log(1.01)  # and so does a change of perplexity within one per cent
 
 
@@ -32,26 +33,32 @@ class Finding:
 
 
 def verdict(variant: Variant) -> str:
-    """The sentence that comes first in every report of the check."""
-    findings = [*_faults(variant), *_tests(variant)]
-    texts = _differences(variant)
-    for status in (WORSE, BETTER, DIFFERENT):
-        if any(finding.status == status for finding in findings):
-            first = [finding.text for finding in findings if finding.status == status]
-            rest = [finding.text for finding in findings if finding.status != status]
-            return f"{status}: {'; '.join([*first, *rest, *texts])}"
-    if _identical(variant):
+    """What comes first in every report of the check: a sentence about accuracy, score and perplexity, and one about texts,
+    each with its own status. A difference comes before what is inconclusive; equal statuses share a sentence."""
+    findings, texts = [*_faults(variant), *_tests(variant)], _differences(variant)
+    status = _status(findings)
+    if _identical(variant) and status in (UNCHANGED, UNDECIDED):
         n = counted(variant.counts["samples"], "sample")
         return f"{UNCHANGED} on these {n}: {'; '.join(texts)}, and KL is 0{_inconclusive_part(findings)}"
-    undecided = [finding.text for finding in findings if finding.status == UNDECIDED]
-    if undecided:
-        return f"{UNDECIDED} at this n: {'; '.join([*undecided, *texts])}"
-    unchanged = [finding.text for finding in findings]
-    if not unchanged and variant.counts.get("diverged"):
+    diverged = bool(variant.counts.get("diverged"))
+    if not findings and diverged:
         return f"{DIFFERENT}: {'; '.join(texts)}; without gold answers or log-probabilities, whether worse is unknown"
-    if unchanged or texts:
-        return f"{UNCHANGED} within noise: {'; '.join([*unchanged, *texts])}"
-    return f"{UNDECIDED}: nothing could be compared"
+    if not findings:
+        return f"{UNCHANGED} within noise: {'; '.join(texts)}" if texts else f"{UNDECIDED}: nothing could be compared"
+    first = [finding.text for finding in findings if finding.status == status]
+    rest = [finding.text for finding in findings if finding.status != status]
+    tested = f"{_HEADS.get(status, status)}: {'; '.join([*first, *rest])}"
+    of_texts = DIFFERENT if diverged else UNCHANGED
+    if not texts or "match_rate" not in variant.metrics or status == of_texts:
+        return "; ".join([tested, *texts])
+    compared = f"{of_texts}: {'; '.join(texts)}"
+    return f"{compared}. {tested}" if status == UNDECIDED and diverged else f"{tested}. {compared}"
+
+
+def _status(findings: Sequence[Finding]) -> str:
+    """That of the gravest finding."""
+    statuses = {finding.status for finding in findings}
+    return next((status for status in (WORSE, BETTER, DIFFERENT, UNDECIDED) if status in statuses), UNCHANGED)
 
 
 def _identical(variant: Variant) -> bool:
@@ -93,7 +100,7 @@ def _tests(variant: Variant) -> list[Finding]:
 
 def significance_tests(variant: Variant) -> tuple[list[str], float]:
     """The metrics that are tested, and the level of each test: they share the 5 % (Bonferroni)."""
-    measured: list[str] = [name for name in ("acc_drop", "score_drop", "ppl_ratio") if name in variant.metrics]
+    measured: list[str] = [name for name in ("acc_drop", "score_drop", *RATIOS) if name in variant.metrics]
     names = [name for name in measured if name not in variant.unmeasured and name in variant.p_values]
     return names, SIGNIFICANT / max(1, len(names))
 
@@ -115,13 +122,13 @@ def _test(variant: Variant, name: str, level: float) -> Finding:
 
 def _difference(name: str, value: float | None) -> float | None:
     """A ratio becomes a difference by its logarithm."""
-    if value is None or name != "ppl_ratio":
+    if value is None or name not in RATIOS:
         return value
     return math.nan if math.isnan(value) else math.log(value) if value > 0 else -math.inf
 
 
 def _margin(name: str, variant: Variant) -> float:
-    if name == "ppl_ratio":
+    if name in RATIOS:
         return RATIO_MARGIN
     if name == "acc_drop":
         return MARGIN

@@ -22,6 +22,8 @@ _MARK = r"(?:####|\\boxed\{|(?i:\banswer)(?:\s{1,4}is\b)?\s{0,4}[:=]?)[\s*$(\[`\
 _MARKED_NUMBER = re.compile(rf"{_MARK}({_NUMBER})")
 _MARKED_WORD = re.compile(rf"{_MARK}(yes|no)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+_MARKED_TRUTH = re.compile(rf"{_MARK}(true|false|yes|no)\b", re.IGNORECASE)
+_TRUTH = re.compile(r"\b(true|false|yes|no)\b", re.IGNORECASE)
 _ANSWER_IS = r"(?:final[ \t]{1,4})?answer[*_`]{0,3}[ \t]{0,4}(?:is)?[ \t]{0,4}[:=]\s{0,4}"
 _MARKED_LINE = re.compile(rf"^[^\w\n]{{0,8}}{_ANSWER_IS}(\S.*)$", re.MULTILINE | re.IGNORECASE)
 _MAX_STARTS = 64  # brackets at which a JSON value is tried
@@ -102,6 +104,12 @@ def yes_no(text: str) -> str | None:
     return str(words[0]).lower() if words else None
 
 
+def true_false(text: str) -> str | None:
+    """Yes is true and no is false."""
+    words = _MARKED_TRUTH.findall(text)[-1:] or _TRUTH.findall(text)[:1]
+    return {"yes": "true", "no": "false"}.get(words[0].lower(), words[0].lower()) if words else None
+
+
 def json_value(text: str) -> str | None:
     """The first JSON object or array in the text, normalized: keys sorted, 5.0 as 5."""
     decoder = json.JSONDecoder()
@@ -163,6 +171,7 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "e_number": e_number,
     "choice": choice,
     "yes_no": yes_no,
+    "true_false": true_false,
     "json": json_value,
     "line": line,
 }
@@ -179,12 +188,12 @@ def is_right(how: str, extracted: str | None, gold: Any) -> bool:
         return f" {wanted} " in f" {extracted} " or (is_unspaced(wanted) and wanted in extracted)
     if how in ("number", "plain_number", "e_number"):
         return extracted == number(str(gold))
-    return extracted.lower() == spelled_gold(gold)
+    return extracted.lower() == spelled_gold(how, gold)
 
 
-def spelled_gold(gold: Any) -> str:
-    """A gold letter or word in lower case: `b`, `yes`; true and false become yes and no."""
-    if isinstance(gold, bool):
+def spelled_gold(how: str, gold: Any) -> str:
+    """A gold letter or word in lower case: `b`, `yes`, `true`. JSON's true is yes where yes or no is extracted."""
+    if how == "yes_no" and isinstance(gold, bool):
         return "yes" if gold else "no"
     return str(gold).strip().lower()
 

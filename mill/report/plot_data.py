@@ -13,6 +13,7 @@ from mill.api.budget import Price, TokenUsage
 from mill.metrics.calibration import Calibration, calibration
 from mill.metrics.estimate import Estimate
 from mill.report.partial import mean_of_tasks
+from mill.report.tables import drawable
 from mill.runs.recorded_run import RecordedRun
 
 SAMPLES = 1_000  # dollars are for so many samples
@@ -177,7 +178,7 @@ def _cost_plots(
     scores = []
     for number, run in runs:
         estimate, usage = run.estimate(name, metric), usages[number]
-        if estimate is not None and usage.counted and math.isfinite(estimate.value):
+        if estimate is not None and usage.counted and drawable(estimate.value):
             scores.append(PlottedScore(labels[run.path], estimate, number, _cost(usage, price)))
     axis = "tokens for a sample, prompt and output" if price is None else f"dollars for {SAMPLES:,} samples"
     return [CostPlot(name, metric, axis, scores)] if scores else []

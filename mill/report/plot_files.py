@@ -15,7 +15,7 @@ from mill.api.printing import one_line
 from mill.metrics.calibration import Calibration
 from mill.report.html.charts import short
 from mill.report.plot_data import CalibrationPlot, CostPlot, PlottedScore, ScorePlot
-from mill.report.tables import number
+from mill.report.tables import drawable, number
 
 FORMS = ("svg", "png")
 # Okabe and Ito's palette: its colours differ for every kind of colour vision. Its yellow is too light on white.
@@ -109,7 +109,7 @@ def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, b
             axis.set_ylim(len(labels) - 0.5, -0.5)
             axis.tick_params(axis="y", length=0)
             axis.grid(visible=False, axis="y")
-            if min((_bounds(score)[0] for score in plot.scores if math.isfinite(score.estimate.value)), default=-1.0) >= 0:
+            if min((_bounds(score)[0] for score in plot.scores if drawable(score.estimate.value)), default=-1.0) >= 0:
                 axis.set_xlim(left=max(axis.get_xlim()[0], -0.03 * axis.get_xlim()[1]))
             _plain_ticks(axis.xaxis)
         fig.suptitle(_name(plots[0].name, 80), fontsize=10, fontweight="bold")
@@ -118,7 +118,7 @@ def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, b
 
 def _draw_row(axis: Any, score: PlottedScore, row: int) -> None:
     one = score.estimate
-    if not math.isfinite(one.value):
+    if not drawable(one.value):
         axis.text(0.02, row, number(one.value), va="center", color=GREY, transform=axis.get_yaxis_transform())
         return
     low, high = _bounds(score)
@@ -127,10 +127,10 @@ def _draw_row(axis: Any, score: PlottedScore, row: int) -> None:
 
 
 def _bounds(score: PlottedScore) -> tuple[float, float]:
-    """The interval; a bound that is unknown or infinite is the value itself."""
+    """The interval; a bound that is unknown or cannot be drawn is the value itself."""
     value = score.estimate.value
     low, high = (
-        value if bound is None or not math.isfinite(bound) else bound for bound in (score.estimate.low, score.estimate.high)
+        value if bound is None or not drawable(bound) else bound for bound in (score.estimate.low, score.estimate.high)
     )
     return low, high
 

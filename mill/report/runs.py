@@ -12,7 +12,7 @@ from mill.report.run_samples import MAX_IN_RUN, MAX_SAMPLES, TaskSamples, read_t
 from mill.report.scores import result_warnings
 from mill.report.tables import number
 from mill.runs.folder import RESULTS, RunFolder
-from mill.runs.schema import BenchmarkResult, Results, TaskResult
+from mill.runs.schema import BenchmarkResult, Results, TaskResult, main_metric
 
 FEWEST = 5  # samples of each task, also of runs with many tasks
 MAIN_SCORES = 4  # in the index
@@ -61,12 +61,12 @@ class RunSection:
 
     @property
     def main_scores(self) -> str:
-        """The first metric of each benchmark, or of each task that belongs to none."""
+        """The main metric of each benchmark, or of each task that belongs to none."""
         inside = {task for mean in self.benchmarks for task in mean.tasks}
         alone = [task for task in self.tasks if task.task not in inside]
         named = [(mean.benchmark, mean.metrics) for mean in self.benchmarks] + [(task.task, task.metrics) for task in alone]
         scores = [
-            f"{name} {metric} {number(one.value, 3)}" for name, found in named for metric, one in list(found.items())[:1]
+            f"{name} {metric} {number(found[metric].value, 3)}" for name, found in named if (metric := main_metric(found))
         ]
         more = f" and {len(scores) - MAIN_SCORES} more" if len(scores) > MAIN_SCORES else ""
         return ", ".join(scores[:MAIN_SCORES]) + more or "not finished"

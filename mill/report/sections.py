@@ -33,8 +33,8 @@ def check_section(check: Check, file: Path | None = None) -> CheckSection:
 
 def find_sections(path: Path) -> list[Section]:
     """The check or run at a path, or all below it: the checks, oldest first, then the runs. A damaged run is reported and
-    left out. So are runs that one of these checks compares, which are in its section; that of a decision has no scores and
-    samples, so that its run stays."""
+    left out. So are runs whose tasks these checks compare, all of them: they are in the sections of the checks. That of a
+    decision has no scores and samples, so that its run stays."""
     if path.is_file() or (path / FILE).exists():
         return [_read_check(path)]
     if (path / MANIFEST).exists():
@@ -43,9 +43,10 @@ def find_sections(path: Path) -> list[Section]:
         raise RunError(f"{path} does not exist")
     files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
     checks = [check for file in files if (check := _check_or_warn(file)) is not None]
-    compared = {run for section in checks if section.check.command != DECIDE for run in _runs_of(section.check)}
+    compared = _compared_tasks([section.check for section in checks if section.check.command != DECIDE])
     below = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
-    runs = [run for folder in below if _name(folder.path) not in compared and (run := _read_or_warn(folder)) is not None]
+    found = [run for folder in below if (run := _read_or_warn(folder)) is not None]
+    runs = [run for run in found if not set(run.manifest["tasks"]) <= compared.get(_name(run.path), set())]
     if not checks and not runs:
         raise RunError(f"{path} contains no run and no check; `mill eval` and `mill compare` write them")
     return [*checks, *runs]
@@ -61,6 +62,16 @@ def _check_or_warn(file: Path) -> CheckSection | None:
     except RunError as error:  # one damaged check does not hide the others
         warn(f"left out: {error}")
         return None
+
+
+def _compared_tasks(checks: Sequence[Check]) -> dict[tuple[str, ...], set[str]]:
+    """The tasks of each run that these checks compare, by the name of its folder."""
+    compared: dict[tuple[str, ...], set[str]] = {}
+    for check in checks:
+        renderings = [group["task"] for variant in check.variants for group in variant.groups]
+        for run in _runs_of(check):
+            compared.setdefault(run, set()).update(check.tasks, renderings)
+    return compared
 
 
 def _runs_of(check: Check) -> list[tuple[str, ...]]:

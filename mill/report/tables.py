@@ -11,6 +11,7 @@ from mill.api.printing import echo_data, one_line, printable
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
 LONGEST_SHOWN = 200  # characters of a name
+LARGEST_DRAWN = 1e200
 _NARROWEST = 8  # characters of a text column
 _HEAD = 18  # characters of the head of a number column, before it is folded
 
@@ -165,6 +166,11 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
 def _total(widths: Sequence[int]) -> int:
     """The width of a table: its columns, two blanks between them and one at each edge."""
     return sum(widths) + 2 * len(widths)
+
+
+def drawable(value: float) -> bool:
+    """Whether a chart can show a value: not NaN, infinity, or a number whose differences overflow."""
+    return abs(value) <= LARGEST_DRAWN
 
 
 def number(value: float | None, digits: int = 4) -> str:

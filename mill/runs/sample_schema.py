@@ -106,6 +106,7 @@ class ResponseEntry:
     output_tokens: int | None = None
     truncated_tokens: int = 0
     retries: int = 0
+    retry_reason: str | None = None
     seconds: Number | None = None
     first_token_s: Number | None = None
     reasoning: str | None = None

@@ -230,6 +230,11 @@ class BenchmarkResult:
         return _without_empty({**asdict(self), "metrics": _encoded(self.metrics)}, *_OPTIONAL)
 
 
+def main_metric(metrics: Mapping[str, Estimate]) -> str:
+    """The one that stands for the others: the judge's score where there is one, else the first; empty without any."""
+    return "judge" if "judge" in metrics else next(iter(metrics), "")
+
+
 def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
     """How many samples lack a value of a metric because of a failure."""
     return result.errors + result.unjudged.get(metric, 0)

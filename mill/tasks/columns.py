@@ -111,6 +111,10 @@ def _choice_text(choice: Any, where: str) -> str:
 
 
 def _by_text(answer: Any, choices: Sequence[str]) -> int | None:
+    if isinstance(answer, bool):  # JSON's true is the choice True or Yes
+        words = ("true", "yes") if answer else ("false", "no")
+        named = [index for index, choice in enumerate(choices) if choice.strip().lower() in words]
+        return named[0] if len(named) == 1 else None
     return choices.index(str(answer)) if str(answer) in choices else None
 
 
@@ -181,8 +185,9 @@ def text_extractor(answers: Sequence[Any]) -> str:
     texts = [answer.strip() for answer in answers if isinstance(answer, str) and not is_number(answer)]
     if not texts:
         return "line"
-    if all(text.lower() in ("yes", "no") for text in texts):
-        return "yes_no"
+    for extractor, words in (("yes_no", ("yes", "no")), ("true_false", ("true", "false"))):
+        if all(text.lower() in words for text in texts):
+            return extractor
     letters = all(text in LETTERS[:5] and len(text) == 1 for text in texts)
     return "choice" if letters and not any(map(is_number, answers)) else "line"
 

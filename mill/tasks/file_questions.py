@@ -34,6 +34,7 @@ _EXTRACTED = {
     "number": ("number", "numbers"),
     "choice": ("letter", "letters"),
     "yes_no": ("yes or no", "yes or no"),
+    "true_false": ("true or false", "true or false"),
     "json": ("JSON value", "JSON values"),
     "line": ("text", "texts"),
 }

@@ -6,6 +6,7 @@ import fnmatch
 import importlib
 import pkgutil
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,12 @@ class Selection:
 
     tasks: tuple[Task, ...]
     benchmarks: tuple[Benchmark, ...]
+
+    def __post_init__(self) -> None:
+        """Samples, results and comparisons are stored by the task's name."""
+        for name, count in Counter(task.name for task in self.tasks).items():
+            if count > 1:
+                raise SpecError(f"{count} tasks are called {name!r}, and results are stored by name: rename all but one")
 
 
 def load_builtin() -> None:

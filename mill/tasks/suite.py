@@ -1,13 +1,12 @@
 """Prompt suites: the prompts that checks send when no benchmark is named. Custom ones are .jsonl files.
 
 A line has a `prompt` (or `text`) and may have an `id`, a `category`, a gold `answer`, how to `extract` the answer (number,
-plain_number, e_number, choice, yes_no, json or line) and `max_tokens`.
+plain_number, e_number, choice, yes_no, true_false, json or line) and `max_tokens`.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,6 +28,14 @@ DEFAULT_MAX_TOKENS = 256
 _ALIASES = {"adversarial-numerics": "numerics"}
 FREE = "free"  # the category of a prompt that names none
 ANSWERED = "answered"  # the metric of prompts without a gold answer: whether the response has text
+
+
+_AS_TASK, _LEFT_OUT = "--tasks FILE.jsonl runs the file as a task, which sends it", "rename or remove the column"
+_UNSENT = {
+    **dict.fromkeys(("system", "image", "choices"), _AS_TASK),
+    **dict.fromkeys(("messages", "tools", "tool_choice", "response_format"), _LEFT_OUT),
+}
+"""Columns that would change a request, and what to do about them."""
 
 
 class SuiteTask(Task):
@@ -83,6 +90,9 @@ class SuiteTask(Task):
 def _checked(row: Mapping[str, Any], index: int, suite: str) -> dict[str, Any]:
     """A line of a suite with its defaults; refused where it cannot be sent or scored."""
     where = f"the prompt suite {suite}, line {index + 1}"
+    unsent = next((name for name in _UNSENT if row.get(name) is not None), None)
+    if unsent is not None:
+        raise DataError(f"{where} has {unsent!r}, which is not sent with a prompt; {_UNSENT[unsent]}")
     prompt = row.get("prompt", row.get("text"))
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")
@@ -115,6 +125,7 @@ EXTRACT_HINTS = {
     "e_number": "give a number",
     "choice": "give a letter from A to E",
     "yes_no": "give yes or no",
+    "true_false": "give true or false",
     "json": "give an object or a list, as JSON and not as text",
     "line": "give one line with a letter or a digit in it",
 }
@@ -128,7 +139,7 @@ def can_be_extracted(how: str, gold: Any) -> bool:
         return sum(bool(normal(line)) for line in str(gold).splitlines()) == 1
     if how in ("plain_number", "e_number"):
         return can_be_extracted("number", gold)
-    spelled = spelled_gold(gold) if how == "yes_no" else str(gold).strip().upper() if how == "choice" else str(gold)
+    spelled = spelled_gold(how, gold) if how == "yes_no" else str(gold).strip().upper() if how == "choice" else str(gold)
     return is_right(how, EXTRACTORS[how](spelled), gold)
 
 
@@ -136,7 +147,7 @@ def default_extractor(gold: Any) -> str:
     """The extractor for a gold answer where the data names none."""
     if isinstance(gold, (dict, list)):
         return "json"
-    return "yes_no" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"
+    return "true_false" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"
 
 
 def read_suite(file: Path) -> list[dict[str, Any]]:
@@ -151,9 +162,6 @@ def select_suites(names: Sequence[str]) -> tuple[SuiteTask, ...]:
     suites = [find_suite(name) for name in dict.fromkeys(_ALIASES.get(name, name) for name in names)]
     if not suites:
         raise SpecError("--prompts names no suite")
-    twice = [name for name, count in Counter(suite.name for suite in suites).items() if count > 1]
-    if twice:
-        raise SpecError(f"--prompts: two suites are called {twice[0]}; rename one of the files")
     return tuple(suites)
 
 

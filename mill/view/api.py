@@ -134,7 +134,7 @@ def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
 
 
 def trend(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    return check_queries.metric_over_time(viewer.index, given.get("metric", "match_rate"))
+    return check_queries.metric_over_time(viewer.index, given.get("metric", "match_rate"), viewer.index.checks)
 
 
 ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {

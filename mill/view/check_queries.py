@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def show_check(index: ResultsIndex, uid: str, fail_on: str = "", require: str = 
         "tasks": check.tasks,
         "created": check.created,
         "baseline": check.baseline,
-        "baseline_run": _uid_of_run(index, check.baseline_run),
+        "baseline_run": uid_of_run(index, check.baseline_run),
         "settings": check.settings,
         "warnings": check.warnings,
         "metrics": [
@@ -47,7 +47,7 @@ def show_check(index: ResultsIndex, uid: str, fail_on: str = "", require: str = 
                 "label": variant.label,
                 "verdict": variant.verdict,
                 "sentences": explain(check, variant),
-                "run": _uid_of_run(index, variant.run),
+                "run": uid_of_run(index, variant.run),
                 "warnings": variant.warnings,
                 "metrics": {name: _estimate(name, one) for name, one in variant.metrics.items()},
                 "p_values": {name: encode_float(value) for name, value in variant.p_values.items()},
@@ -65,7 +65,7 @@ def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
     return {"text": format_value(name, estimate.value), "interval": interval, "n": estimate.n}
 
 
-def _uid_of_run(index: ResultsIndex, path: str) -> str:
+def uid_of_run(index: ResultsIndex, path: str) -> str:
     """A check names the folders of its runs as they were when it was made: they are found by their last two names."""
     if not path:
         return ""
@@ -74,11 +74,11 @@ def _uid_of_run(index: ResultsIndex, path: str) -> str:
     return found[0].uid if len(found) == 1 else next((run.uid for run in found if str(run.path) == path), "")
 
 
-def metric_over_time(index: ResultsIndex, metric: str) -> dict[str, Any]:
-    """One metric of all checks that measured it, oldest first: a series for each command, task and label."""
+def metric_over_time(index: ResultsIndex, metric: str, checks: Collection[str]) -> dict[str, Any]:
+    """One metric of those of these checks that measured it, oldest first: a series for each command, task and label."""
     series: dict[str, list[dict[str, Any]]] = {}
     for entry in reversed(list_checks(index)):
-        if "error" in entry:
+        if "error" in entry or entry["uid"] not in checks:
             continue
         check = find_check(index, entry["uid"])
         for variant in check.variants:
@@ -86,7 +86,7 @@ def metric_over_time(index: ResultsIndex, metric: str) -> dict[str, Any]:
                 name = f"{check.command} {', '.join(check.tasks)}: {variant.label}"
                 point = {"created": check.created, "uid": entry["uid"], **_plain(metric, variant.metrics[metric])}
                 series.setdefault(name, []).append(point)
-    known = sorted({name for entry in index.checks for name in _measured(index, entry)})
+    known = sorted({name for entry in checks for name in _measured(index, entry)})
     return {"metric": metric, "known": known, "series": series, "chart": _trend(metric, series)}
 
 

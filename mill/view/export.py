@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import permutations
@@ -20,6 +20,7 @@ from mill.api.storage import json_text, write_atomically
 from mill.runs.sample_status import STATUSES
 from mill.view import api, check_queries, comparing, queries
 from mill.view.bundle import bundle
+from mill.view.check_list import find_check
 from mill.view.comparing import PairFilter
 from mill.view.filters import Page, SampleFilter, all_rows
 from mill.view.index import ResultsIndex
@@ -48,7 +49,7 @@ def export_site(folder: Path, target: Path, patterns: Sequence[str]) -> Path:
     index = ResultsIndex(folder)
     try:
         index.sync()
-        _Export(index, target, _chosen(index, patterns)).write()
+        _Export(index, target, _chosen(index, patterns), _chosen_checks(index, patterns)).write()
     finally:
         index.close()
     return target / "index.html"
@@ -78,13 +79,31 @@ def _chosen(index: ResultsIndex, patterns: Sequence[str]) -> list[RunInfo]:
     return runs
 
 
+def _chosen_checks(index: ResultsIndex, patterns: Sequence[str]) -> list[str]:
+    """Of chosen runs, the checks that concern no other run: a check has the prompts and answers of its runs."""
+    if not patterns:
+        return list(index.checks)
+    labels = run_labels(index.runs.values())
+    chosen = {run.uid for run in index.runs.values() if any(_matches(one, run, labels) for one in patterns)}
+    return [uid for uid in index.checks if _is_about(index, uid, chosen)]
+
+
+def _is_about(index: ResultsIndex, uid: str, runs: Collection[str]) -> bool:
+    try:
+        check = find_check(index, uid)
+    except MillError:  # its runs are not known
+        return False
+    paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
+    return all(check_queries.uid_of_run(index, path) in runs for path in paths)
+
+
 def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:
     return any(fnmatch(name, pattern) or name.startswith(pattern) for name in (labels[run.uid], run.name, run.uid))
 
 
 class _Export:
-    def __init__(self, index: ResultsIndex, target: Path, runs: Sequence[RunInfo]) -> None:
-        self.index, self.target, self.runs = index, target, list(runs)
+    def __init__(self, index: ResultsIndex, target: Path, runs: Sequence[RunInfo], checks: Sequence[str]) -> None:
+        self.index, self.target, self.runs, self.checks = index, target, list(runs), checks
         self.viewer = Viewer(index)
 
     def write(self) -> None:
@@ -132,6 +151,7 @@ class _Export:
         state = overview(self.viewer)
         state |= {"folder": self.index.root.name, "syncing": False, "warnings": [], "search": {"done": 0, "total": 0}}
         state["runs"] = [{**run, "live": None} for run in state["runs"] if run["uid"] in uids]
+        state["checks"] = [check for check in state["checks"] if check["uid"] in self.checks]
         self._data("state", state)
         self._data("scores", queries.score_table(self.index, uids))
         self._data("load", {one["run"]: one for one in api.load(self.viewer, {"runs": ",".join(uids)})["runs"]})
@@ -204,7 +224,7 @@ class _Export:
 
     def _checks(self) -> None:
         measured: set[str] = set()
-        for uid in self.index.checks:
+        for uid in self.checks:
             try:
                 shown = check_queries.show_check(self.index, uid)
             except MillError:
@@ -212,7 +232,8 @@ class _Export:
             measured |= {metric["name"] for metric in shown["metrics"]}
             self._data(f"check-{uid}", shown)
             self._file(f"reports/{uid}.html", offline_report(self.index, "check", uid))
-        self._data("trends", {name: check_queries.metric_over_time(self.index, name) for name in sorted(measured)})
+        trends = {name: check_queries.metric_over_time(self.index, name, self.checks) for name in sorted(measured)}
+        self._data("trends", trends)
 
 
 def _chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Sequence[dict[str, Any]]]:

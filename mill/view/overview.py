@@ -11,7 +11,7 @@ from typing import Any
 
 from mill import __version__
 from mill.runs.sample_status import STATUSES
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, TaskResult, main_metric
 from mill.view.check_list import list_checks
 from mill.view.index import ResultsIndex
 from mill.view.live import LiveProgress
@@ -103,9 +103,9 @@ def _run_entry(run: RunInfo, counts: Mapping[str, int]) -> dict[str, Any]:
     last = sessions[-1] if sessions else {}
     results: dict[str, TaskResult | BenchmarkResult] = {**run.results.benchmarks, **run.results.tasks}
     scores = [
-        {"name": name, "metric": metric, "value": _number(estimate.value), "low": estimate.low, "high": estimate.high}
+        {"name": name, "metric": metric, "value": _number(one.value), "low": one.low, "high": one.high}
         for name, result in results.items()
-        for metric, estimate in list(result.metrics.items())[:1]
+        if (metric := main_metric(result.metrics)) and (one := result.metrics[metric])
     ]
     return {
         "uid": run.uid,

@@ -156,7 +156,7 @@ def test_a_rule_that_does_not_depend_on_the_value_is_refused(rule: str, option: 
 
 
 def test_a_p_value_needs_a_metric_with_a_test() -> None:
-    with pytest.raises(SpecError, match="only acc_drop, score_drop, ppl_ratio have a p-value"):
+    with pytest.raises(SpecError, match="only acc_drop, score_drop, ppl_ratio, word_ppl_ratio have a p-value"):
         parse_rules("flip_rate>0.1@p<0.05")
     for p in ("0", "1", "2"):
         with pytest.raises(SpecError, match="a p-value is between 0 and 1"):

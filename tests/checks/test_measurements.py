@@ -177,22 +177,37 @@ def test_a_choice_that_became_impossible_is_an_infinite_shift() -> None:
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (math.inf, math.inf)
 
 
-def test_the_perplexity_ratio_of_documents_weighs_each_word_alike() -> None:
-    pairs = [
-        AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-110.0,), units=50.0)),
-        AnswerPair(answer(scores=(-200.0,), units=100.0), answer(scores=(-230.0,), units=100.0)),
+def documents(tokens: tuple[int, int]) -> list[AnswerPair]:
+    """Documents of 50 and 100 words, and of 80 and 200 tokens for the baseline, which lose 10 and 30 nats."""
+    scored = (((-100.0, -110.0), 50.0, (80, tokens[0])), ((-200.0, -230.0), 100.0, (200, tokens[1])))
+    return [
+        AnswerPair(
+            answer(scores=(a,), units=words, scored_tokens=first, form=DOCUMENT),
+            answer(scores=(b,), units=words, scored_tokens=second, form=DOCUMENT),
+        )
+        for (a, b), words, (first, second) in scored
     ]
-    found = answer_measurements(pairs)
-    assert found.estimates["ppl_ratio"].value == pytest.approx(math.exp(40 / 150))
-    assert found.estimates["ppl_ratio"].n == 150
-    assert found.p_values["ppl_ratio"] == pytest.approx(2 * stats.t.sf(_t_of_two_documents(), 1))
 
 
-def _t_of_two_documents() -> float:
-    """Log-ratios of 10 in 50 words and 30 in 100 words: their mean over its linearised error."""
-    mean = 40 / 150
-    residuals = [10 - 50 * mean, 30 - 100 * mean]
-    return float(mean / (math.hypot(*residuals) * math.sqrt(2) / 150))
+@pytest.mark.parametrize(
+    ("tokens", "name", "units"), [((80, 200), "ppl_ratio", (80, 200)), ((81, 200), "word_ppl_ratio", (50, 100))]
+)
+def test_the_perplexity_ratio_of_documents_is_per_token_where_these_are_the_same(
+    tokens: tuple[int, int], name: str, units: tuple[int, int]
+) -> None:
+    found = answer_measurements(documents(tokens))
+    total = sum(units)
+    assert found.estimates[name].value == pytest.approx(math.exp(40 / total)) and found.estimates[name].n == total
+    assert found.p_values[name] == pytest.approx(2 * stats.t.sf(_t_of_two_documents(*units), 1))
+    assert {"ppl_ratio", "word_ppl_ratio"} & set(found.estimates) == {name}
+    assert documents(tokens)[0].similarity == pytest.approx(math.exp(-10 / units[0]))
+
+
+def _t_of_two_documents(first: int, second: int) -> float:
+    """Log-ratios of 10 and of 30 over so many units: their mean over its linearised error."""
+    mean = 40 / (first + second)
+    residuals = [10 - first * mean, 30 - second * mean]
+    return float(mean / (math.hypot(*residuals) * math.sqrt(2) / (first + second)))
 
 
 def document(score: float) -> Answer:
@@ -210,8 +225,8 @@ def test_a_document_that_became_impossible_has_an_infinite_ratio() -> None:
     pairs = [AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-100.0,), units=50.0))] * 3
     worse = AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-math.inf,), units=50.0))
     found = answer_measurements([*pairs, worse])
-    assert found.estimates["ppl_ratio"].value == math.inf
-    assert found.p_values.get("ppl_ratio") != 1.0
+    assert found.estimates["word_ppl_ratio"].value == math.inf
+    assert found.p_values.get("word_ppl_ratio") != 1.0
 
 
 def gap(kl: float, first: float = -1.0, second: float = -1.0, *, same: bool = True) -> Gap:

@@ -49,11 +49,11 @@ def test_the_start_of_the_verdict(variant: Variant, start: str) -> None:
 def test_the_perplexity_of_the_baselines_own_answers_only_shows_a_difference() -> None:
     """Any other engine gives them a lower probability, also a better one."""
     own = compared(0, 10, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
-    assert verdict(own).startswith("better: accuracy lost -16.7 %") and "perplexity ratio 6.5" in verdict(own)
+    assert verdict(own).startswith("better: accuracy lost -16.7 %") and "perplexity ratio per token 6.5" in verdict(own)
     unsure = compared(1, 0, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5}, counts={"forced_texts": 12})
-    assert verdict(unsure).startswith("different: perplexity ratio 6.5")
+    assert verdict(unsure).startswith("different: perplexity ratio per token 6.5")
     documents = compared(1, 0, 60, metrics=ratio(6.5, 3.4, 12.3), p_values={"ppl_ratio": 1e-5})
-    assert verdict(documents).startswith("worse: perplexity ratio 6.5")
+    assert verdict(documents).startswith("worse: perplexity ratio per token 6.5")
 
 
 def test_a_change_that_is_significant_and_tiny_is_noise() -> None:
@@ -69,6 +69,36 @@ def test_an_engine_that_computes_the_same_is_unchanged_on_these_samples() -> Non
     assert sentence.startswith(
         "unchanged on these 6 samples: all 6 texts are the same, and KL is 0; inconclusive for other samples"
     )
+
+
+SIX_DIFFER: dict[str, Any] = {"metrics": {"match_rate": rate(0, 6)}, "counts": {"samples": 6, "diverged": 6}}
+NEAR_TIES: dict[str, Any] = {"metrics": {"match_rate": rate(300, 400)}, "counts": {"diverged": 100, "near_ties": 90}}
+SAME: dict[str, Any] = {"metrics": {"match_rate": rate(400, 400)}}
+
+
+@pytest.mark.parametrize(
+    ("variant", "pattern"),
+    [
+        (Variant("b", **SIX_DIFFER), "different: 6 of 6 texts differ; without gold answers .* whether worse is unknown"),
+        (
+            compared(0, 0, 6, **SIX_DIFFER),
+            r"different: 6 of 6 texts differ\. inconclusive at this n: accuracy lost 0\.00 % .*",
+        ),
+        (
+            compared(0, 0, 400, **NEAR_TIES),
+            r"unchanged within noise: accuracy lost 0.*\. different: 100 of 400 texts differ, 90 of them at a near-tie",
+        ),
+        (compared(0, 0, 400, **SAME), r"unchanged within noise: accuracy lost 0\.00 % .*; all 400 texts are the same"),
+        (compared(40, 5, 400, **NEAR_TIES), r"worse: accuracy lost 8\.75 % .*\. different: 100 of 400 texts differ, .*"),
+        (
+            compared(0, 0, 6, metrics={"match_rate": rate(6, 6)}),
+            r"inconclusive at this n: accuracy lost 0\.00 % .*\. unchanged: all 6 texts are the same",
+        ),
+    ],
+)
+def test_texts_and_accuracy_have_a_status_each(variant: Variant, pattern: str) -> None:
+    """Gold answers add a sentence, and take none away."""
+    assert re.fullmatch(pattern, verdict(variant))
 
 
 def named_size(sentence: str, of: str) -> int:

@@ -504,6 +504,28 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
     assert six["requests_per_s"] > one["requests_per_s"]
 
 
+def test_stress_says_why_requests_were_retried(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three times four requests: the first one after the warm-up."""
+    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not body.get("prompt", "").startswith("p") or "echo" in body:
+            return {"choices": []}
+        sent.append(body["prompt"])
+        if len(sent) == 5:
+            return status(503, "busy")
+        return {"choices": [{"text": "5", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
+
+    (tmp_path / "few.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(4)))
+    with FaultServer(answer) as server:
+        argv = ("--base-url", server.url, "--prompts", "few.jsonl", "--quiet", "--no-report", "--concurrency", "1")
+        assert mill("stress", "--model", "m", "--backend", "openai-compat", *argv)[0] == 0
+    check = only_check(tmp_path / "results")
+    assert "1 of 12 requests were retried: HTTP 503: busy (1)" in check.variants[0].warnings
+    assert values(check)["retry_rate"] == pytest.approx(1 / 12)
+
+
 def test_a_server_that_dies_under_load_is_what_the_check_reports(
     mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

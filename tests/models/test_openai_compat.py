@@ -245,7 +245,7 @@ def test_a_text_without_context_starts_from_bos_where_its_id_is_given() -> None:
         (with_bos,) = with_bos_id.loglikelihood([Request(LOGLIKELIHOOD, "", "bc")])
         (document,) = with_bos_id.loglikelihood_rolling([Request(ROLLING, "bc")])
     assert without.score == pytest.approx(-0.99) and "bos_token_id" in without_bos_id.warnings()[0]
-    assert with_bos.score == document.score == pytest.approx(-0.98 - 0.99)
+    assert with_bos.score == document.score == pytest.approx(-0.98 - 0.99) and document.prompt_tokens == 2
     assert with_bos_id.warnings() == []
 
 
@@ -385,6 +385,7 @@ def test_responses_include_retries_and_their_pauses() -> None:
     assert (quick.retries, slow.retries) == (0, 2)
     assert slow.seconds >= 0.8
     assert slow.to_dict()["retries"] == 2 and Response.from_dict(slow.to_dict()).retries == 2
+    assert (quick.retry_reason, Response.from_dict(slow.to_dict()).retry_reason) == (None, "HTTP 429: no")
 
 
 def test_retries_of_a_failing_request_are_counted() -> None:

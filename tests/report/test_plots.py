@@ -170,13 +170,14 @@ def test_names_that_are_equal_when_short_are_numbered() -> None:
     assert len(re.findall(r">a+…b+</text>", svg)) == 1 and len(re.findall(r">a+…b+ #2</text>", svg)) == 1
 
 
-def test_infinite_scores_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "text"), [(math.inf, "inf"), (1e308, "1.000e+308")])
+def test_scores_that_no_axis_has_are_named(value: float, text: str) -> None:
     pytest.importorskip("matplotlib")
     from mill.metrics.estimate import Estimate
     from mill.report.plot_files import draw_scores
 
-    scores = [PlottedScore("a", Estimate(math.inf, None, None, None, 3), 0), PlottedScore("b", rate(1, 2), 1)]
-    assert b">inf</text>" in draw_scores([ScorePlot("t", "word_perplexity", scores)], ["svg"])["svg"]
+    scores = [PlottedScore("a", Estimate(value, None, -value, value, 3), 0), PlottedScore("b", rate(1, 2), 1)]
+    assert f">{text}</text>".encode() in draw_scores([ScorePlot("t", "word_perplexity", scores)], ["svg"])["svg"]
 
 
 def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

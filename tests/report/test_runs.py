@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -14,12 +15,15 @@ from mill.api.errors import RunError
 from mill.checks.gate import RuleOutcome
 from mill.checks.result import Check, Variant
 from mill.cli.main import run as main
+from mill.metrics.paired import rate
 from mill.report.about import check_about, manifest_about
+from mill.report.html import report_page
 from mill.report.markdown import report_markdown
 from mill.report.run_samples import MAX_CHARS, MAX_SAMPLES, cut, read_task_samples
 from mill.report.runs import RunSection, read_run
 from mill.report.sections import CheckSection, find_sections
 from mill.runs.folder import RunFolder, find_runs
+from mill.runs.schema import Results
 
 TOY = str(Path(__file__).parents[1] / "toy.py")
 
@@ -151,6 +155,30 @@ def test_a_folder_with_both_has_an_index_and_leaves_out_the_runs_of_its_checks()
     assert len(second["samples"]["toy_gen"]["shown"]) == 3
 
 
+def test_a_check_of_one_task_leaves_the_other_tasks_of_its_runs_on_the_page() -> None:
+    """toy_gen and toy_choice ran, and toy_gen alone is compared; a run with no other task is in the check's section."""
+    both = [evaluate("toy_gen,toy_choice", "--limit", "3", model=f"toy[path={name}]") for name in "ab"]
+    only = [evaluate("toy_gen", "--limit", "3", "--seed", "5", model=f"toy[path={name}]") for name in "ab"]
+    runs = {folder.path: set(read_run(folder).results.tasks) for folder in find_runs(Path("out"))}
+    one, two = (path for path, names in runs.items() if names == {"toy_gen"})
+    full = next(path for path, names in runs.items() if len(names) == 2)
+    assert len(both) == len(only) == 2 and len(runs) == 4
+    for pair in ((one, two), (one, full)):
+        options = ["--task_paths", TOY, "--output_dir", "out", "--quiet", "--no_report"]
+        assert main(["compare", "--runs", *map(str, pair), *options]) == 0
+    sections = [section for section in find_sections(Path("out")) if isinstance(section, RunSection)]
+    assert {section.path for section in sections} == set(runs) - {one, two}
+    assert "toy_choice" in report_page(find_sections(Path("out")))
+
+
+def test_the_score_of_a_judged_run_in_the_index_is_the_judges() -> None:
+    section = read_run(evaluate("toy_gen", "--limit", "3"))
+    (task,) = section.tasks
+    judged = dataclasses.replace(task, metrics={**task.metrics, "judge": rate(2, 3)})
+    run = dataclasses.replace(section, results=Results(tasks={"toy_gen": judged}))
+    assert run.main_scores == "toy_gen judge 0.667"
+
+
 def test_junit_is_about_checks(capsys: pytest.CaptureFixture[str]) -> None:
     folder = evaluate("toy_gen", "--limit", "2")
     assert main(["report", str(folder.path), "--format", "junit"]) == 2
@@ -171,6 +199,17 @@ def test_a_damaged_run_is_left_out_of_a_folder_and_refused_alone(caplog: pytest.
     assert "left out: " in caplog.text and "line 1, is not valid" in caplog.text
     with pytest.raises(RunError, match="line 1, is not valid"):
         find_sections(folder.path)
+
+
+def test_a_score_beyond_every_axis_is_in_the_table() -> None:
+    run = evaluate("toy_gen", "--limit", "3", model="toy[path=b]")
+    evaluate("toy_gen", "--limit", "3")
+    content = json.loads((run.path / "results.json").read_text())
+    task = next(iter(content["tasks"].values()))
+    for metric in task["metrics"].values():
+        metric.update(value=1e308, low=-1e308, high=1e308)
+    (run.path / "results.json").write_text(json.dumps(content))
+    assert "1.000e+308" in report_page(find_sections(Path("out")))
 
 
 def test_texts_of_a_model_are_no_markdown() -> None:

@@ -354,7 +354,7 @@ class TwoRounds(Questions):
 def test_a_dialog_is_judged_by_its_last_answer(mill: Mill) -> None:
     register_task("judged_dialog")(TwoRounds)
     assert mill("eval", "answerer", "judged_dialog", "--limit", "3")[0] == 0
-    assert [request.partition("[Answer to grade]\n")[2].split()[0] for request in Calls.requests] == ["{0}", "{2}", "{4}"]
+    assert [request.partition("[Answer to grade]\n")[2].split()[1] for request in Calls.requests] == ["{0}", "{2}", "{4}"]
     (folder,) = Path("out").glob("*/*judge=*")
     before = result("judged_dialog")
     assert mill("score", str(folder))[0] == 0 and result("judged_dialog")["metrics"] == before["metrics"]

@@ -115,6 +115,8 @@ def test_questions_with_answers_are_matched_after_extraction(tmp_path: Path, suf
     [
         (["12", "1,234.5", "-3e2", ".5", "\u22127", "3 x 10^5"], ["number"] * 6),
         (["yes", "No"], ["yes_no"] * 2),
+        (["true", "False"], ["true_false"] * 2),
+        (["true", "no"], ["line"] * 2),
         (["A", "F"], ["line"] * 2),
         (["12", "twelve", "12 apples", "1,23"], ["number", "line", "line", "line"]),
         (["12", "A"], ["number", "line"]),
@@ -140,6 +142,30 @@ def test_a_gold_answer_that_reads_as_a_number_is_compared_as_one(tmp_path: Path,
         assert task.score(first, [Response(text=text)])["exact_match"] == right, text
     how = "1 number, 1 text: 2 rows" if free else "1 number: 1 rows"
     assert task.warnings()[0].startswith(f"read as questions with answers, exact match of {how};")
+
+
+@pytest.mark.parametrize("column", [{"answer": True}, {"answer": "true"}])
+def test_true_is_compared_as_users_write_it(tmp_path: Path, column: dict[str, Any]) -> None:
+    task = make_task(str(write(tmp_path / "qa.jsonl", [{"prompt": "Is water wet?", **column}])))
+    (sample,) = task.samples()
+    for text, right in (("True", 1.0), ("true.", 1.0), ("Yes, it is.", 1.0), ("False", 0.0), ("no", 0.0), ("wet", 0.0)):
+        assert task.score(sample, [Response(text=text)])["exact_match"] == right, text
+    assert task.target(sample) == column["answer"]
+
+
+@pytest.mark.parametrize("choices", [["Yes", "No"], ["true", "false"], ["no", "maybe", "TRUE"]])
+def test_true_names_the_choice_yes_or_true(tmp_path: Path, choices: list[str]) -> None:
+    rows = [{"prompt": "Is water wet?", "choices": choices, "answer": answer} for answer in (True, False)]
+    task = make_task(str(write(tmp_path / "mc.jsonl", rows)))
+    right = [choices[sample.doc["answer_index"]].lower() for sample in task.samples()]
+    assert right[0] in ("yes", "true") and right[1] in ("no", "false")
+
+
+@pytest.mark.parametrize("choices", [["red", "blue"], ["Yes", "True", "No"]])
+def test_true_that_names_no_one_choice_is_refused(tmp_path: Path, choices: list[str]) -> None:
+    file = write(tmp_path / "mc.jsonl", [{"prompt": "Is water wet?", "choices": choices, "answer": True}])
+    with pytest.raises(DataError, match="row 1: the answer 'True' is neither the text nor the letter nor the index"):
+        make_task(str(file))
 
 
 def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Path) -> None:

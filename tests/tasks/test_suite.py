@@ -137,6 +137,9 @@ def test_unknown_names_are_refused_with_those_that_look_alike(tmp_path: Path) ->
         ({"max_tokens": "5"}, "max_tokens '5', not a count of at least 1"),
         ({"max_tokens": 0}, "max_tokens 0, not a count"),
         ({"max_tokens": True}, "max_tokens True, not a count"),
+        ({"tools": [{"name": "f"}]}, "has 'tools', which is not sent with a prompt; rename or remove the column"),
+        ({"response_format": {"type": "json_object"}}, "has 'response_format', which is not sent with a prompt"),
+        ({"system": "Be brief."}, "--tasks FILE.jsonl runs the file as a task, which sends it"),
     ],
 )
 def test_a_line_that_no_answer_could_satisfy_is_refused(tmp_path: Path, line: dict[str, Any], words: str) -> None:

@@ -13,6 +13,10 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from mill.api.registry import register_task
+from mill.checks.compare import compare_runs
+from mill.view.export import export_site
+from tests.fixed_answers import FixedTask, run_answers, run_right
 from tests.launching import MILL, ended, environment, run, start, toy
 from tests.view.serving import Served, serving
 
@@ -199,3 +203,20 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert "does not exist" in refused(str(tmp_path / "none"))
+
+
+def test_a_copy_of_some_runs_has_no_check_of_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check has the prompts and answers of its runs: public1 with public2 is copied, unlisted with public1 is not."""
+    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
+    results = tmp_path / "results"
+    register_task("quiz")(lambda name: FixedTask(name, 3))
+    paths = {name: run_right(results, name, {1}, 3) for name in ("public1", "public2")}
+    paths["unlisted"] = run_answers(results, "unlisted", FixedTask("quiz", 3), ["PRIVATE"] * 3)
+    for first, second in (("public1", "public2"), ("public1", "unlisted")):
+        compare_runs(paths[first], paths[second]).save(results)
+    export_site(results, tmp_path / "some", ["public*"])
+    copied = b"".join(file.read_bytes() for file in (tmp_path / "some").rglob("*") if file.is_file())
+    assert len(list((tmp_path / "some" / "reports").iterdir())) == 1 and b"public2" in copied
+    assert b"PRIVATE" not in copied and b"unlisted" not in copied
+    export_site(results, tmp_path / "all", [])
+    assert len(list((tmp_path / "all" / "reports").iterdir())) == 2

@@ -7,10 +7,11 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from mill.models.http.body import BODY_CAP, ENCODINGS, parsed, read_events, read_json, refuse_status
@@ -27,6 +28,7 @@ THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
 TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
 PROBE_TIMEOUT_S = 3.0
+LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,10 @@ class Collector(Protocol):
 
 @dataclass
 class Calls:
-    """Totals over the calls of one request. `before_retry` may refuse one by raising."""
+    """Totals over the calls of one request, and why the last one was retried. `before_retry` may refuse one by raising."""
 
     retries: int = 0
+    retry_reason: str | None = None
     seconds: float = 0.0
     before_retry: Callable[[], None] | None = None
 
@@ -169,9 +172,10 @@ class Client:
                     await self._limiter.push_back(failure.retry_after)
                 if failure.kind != "connection":  # which was never sent
                     _check_before_retry()
+                reason = str(failure)
             finally:
                 await self._limiter.leave(ok=ok)
-            _count_retry()
+            _count_retry(reason)
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
@@ -200,11 +204,25 @@ class Client:
         first = times[0] if times else None
         return Reply(collector.whole(), time.perf_counter() - started, first_token_s=first, token_times=tuple(times))
 
-    def _send(self, method: str, path: str, body: Any, timeout: float) -> Any:
+    @asynccontextmanager
+    async def _send(self, method: str, path: str, body: Any, timeout: float) -> AsyncIterator[Any]:
+        """The answer, once its head is there. A server may close an idle connection, such as after
+        a stream: that call is sent on another connection at once, and is no retry."""
         import aiohttp
 
-        limit = aiohttp.ClientTimeout(total=timeout)
-        return self._session.request(method, self.base_url + path, json=body, timeout=limit, allow_redirects=False)
+        options = {"json": body, "timeout": aiohttp.ClientTimeout(total=timeout), "allow_redirects": False}
+        while True:
+            connection, sent = SimpleNamespace(reused=False), time.perf_counter()
+            try:
+                call = self._session.request(method, self.base_url + path, **options, trace_request_ctx=connection)
+                answer = await call
+                break
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                begun = not isinstance(getattr(error, "message", ""), str)  # a part of the head
+                if not connection.reused or begun or time.perf_counter() - sent > LATEST_CLOSE_S:
+                    raise
+        async with answer:
+            yield answer
 
     def _open(self, breaker: CircuitBreaker | None = None) -> Any:
         return _Opened(self, breaker)
@@ -232,10 +250,11 @@ def _check_before_retry() -> None:
         calls.before_retry()
 
 
-def _count_retry() -> None:
+def _count_retry(reason: str) -> None:
     calls = _calls.get()
     if calls is not None:
         calls.retries += 1
+        calls.retry_reason = reason
 
 
 def _max_attempts(failure: Failure) -> int:
@@ -256,7 +275,9 @@ class _Opened:
         connector = aiohttp.TCPConnector(limit=self.client.concurrency)
         headers = {**self.client.headers, "Accept-Encoding": ENCODINGS}
         # body.py decompresses, up to a cap.
-        self.client._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=False)
+        self.client._session = aiohttp.ClientSession(
+            connector=connector, headers=headers, auto_decompress=False, trace_configs=[_traced_reuse()]
+        )
         maximum = self.client.concurrency
         self.client._limiter = ConcurrencyLimiter(maximum, first=maximum if self.client.steady else FIRST_LIMIT)
         self.client._breaker = self.breaker
@@ -264,6 +285,18 @@ class _Opened:
     async def __aexit__(self, *_: object) -> None:
         await self.client._session.close()
         self.client._session = self.client._limiter = self.client._breaker = None
+
+
+def _traced_reuse() -> Any:
+    """Marks the calls whose connection was used before."""
+    import aiohttp
+
+    async def reused(_: Any, trace: Any, __: Any) -> None:
+        trace.trace_request_ctx.reused = True
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_reuseconn.append(reused)
+    return config
 
 
 class _as_failure:

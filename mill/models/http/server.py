@@ -339,7 +339,9 @@ async def response_to(request: Request, send: Send, before_retry: Callable[[], N
         except Exception as error:
             response = Response(error=f"the server's answer could not be read: {describe(error)}")
     seconds = response.seconds if response.seconds is None else calls.seconds
-    return replace(response, retries=calls.retries, seconds=seconds) if calls.retries or seconds else response
+    if not calls.retries and not seconds:
+        return response
+    return replace(response, retries=calls.retries, retry_reason=calls.retry_reason, seconds=seconds)
 
 
 def messages_of(request: Request) -> list[dict[str, Any]]:

@@ -348,7 +348,7 @@ class OpenAICompatModel(ServerModel):
             if None in scored:
                 return Response(error=routes.LEFT_OUT)
             total += sum(score for score in scored if score is not None)
-        return Response(score=total, prompt_tokens=len(ids))
+        return Response(score=total, prompt_tokens=len(ids) - 1)
 
     async def _score_prompt(self, prompt: str | list[int], top_logprobs: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused earlier"

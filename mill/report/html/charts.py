@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mill.report.html.tag import Html, tag
+from mill.report.tables import LARGEST_DRAWN
 
 WIDTH, HEIGHT = 460, 240
 LEFT, RIGHT, TOP, BOTTOM = 54, 18, 18, 40
@@ -64,8 +65,9 @@ class Axis:
     ticks: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.first, self.last = (min(max(end, -LARGEST_DRAWN), LARGEST_DRAWN) for end in (self.first, self.last))
         if self.last <= self.first:
-            self.last = self.first + 1
+            self.last = self.first + max(1.0, abs(self.first))
         if self.names:
             self.ticks = list(map(float, range(len(self.names))))
         elif self.log:

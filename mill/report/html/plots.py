@@ -15,6 +15,7 @@ from mill.report.checks import group_name
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
 from mill.report.html.sequence import sequence_chart
 from mill.report.html.tag import Html
+from mill.report.tables import drawable
 
 BINS = 24
 MIN_KL = 1e-7  # smaller values are drawn here
@@ -49,9 +50,9 @@ def _measured(check: Check) -> list[Html]:
 
 def _point(variant: Variant, name: str, x: float) -> Point | None:
     estimate = variant.metrics.get(name)
-    if estimate is None or not math.isfinite(estimate.value):
+    if estimate is None or not drawable(estimate.value):
         return None
-    low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
+    low, high = (bound if bound is not None and drawable(bound) else None for bound in (estimate.low, estimate.high))
     tooltip = f"{variant.label}: {format_value(name, estimate.value)}"
     if low is not None and high is not None:
         tooltip += f" ({format_value(name, low)} to {format_value(name, high)})"

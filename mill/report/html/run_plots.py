@@ -11,7 +11,7 @@ from mill.report.html.charts import Axis, Point, dot_chart, reliability_chart, s
 from mill.report.html.tag import Html, tag
 from mill.report.plot_data import CostPlot, PlotData, PlottedCalibration, PlottedScore, plot_data
 from mill.report.runs import RunSection
-from mill.report.tables import number
+from mill.report.tables import drawable, number
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, with_arguments
 
@@ -26,9 +26,9 @@ def section_plots(runs: Sequence[RunSection]) -> PlotData:
 def shared_plots(data: PlotData) -> list[Html]:
     """Scores by model and by what they took, of tasks that several runs have."""
     scores = [
-        score_chart(f"{plot.name}: {plot.metric}", [_row(score) for score in plot.scores if _finite(score)])
+        score_chart(f"{plot.name}: {plot.metric}", [_row(score) for score in plot.scores if _drawable(score)])
         for plot in data.scores
-        if sum(map(_finite, plot.scores)) > 1
+        if sum(map(_drawable, plot.scores)) > 1
     ]
     costs = [_cost_chart(plot) for plot in data.costs if len(plot.scores) > 1]
     return [tag("div", charts[:MAX_PLOTS], class_="charts") for charts in (scores, costs) if charts]
@@ -40,8 +40,8 @@ def calibration_plots(data: PlotData, series: int) -> list[Html]:
     return [_calibration_chart(name, run) for name, run in found[:MAX_PLOTS]]
 
 
-def _finite(score: PlottedScore) -> bool:
-    return math.isfinite(score.estimate.value)
+def _drawable(score: PlottedScore) -> bool:
+    return drawable(score.estimate.value)
 
 
 def _row(score: PlottedScore) -> tuple[str, Point, int]:
@@ -49,8 +49,8 @@ def _row(score: PlottedScore) -> tuple[str, Point, int]:
 
 
 def score_point(name: str, estimate: Estimate, x: float = 0.0) -> Point:
-    """A value with its interval, where that is finite."""
-    low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in (estimate.low, estimate.high))
+    """A value with its interval, where that can be drawn."""
+    low, high = (bound if bound is not None and drawable(bound) else None for bound in (estimate.low, estimate.high))
     tooltip = f"{name}: {number(estimate.value)}"
     if low is not None and high is not None:
         tooltip += f" ({number(low)} to {number(high)})"
