@@ -197,9 +197,11 @@ def _module_digest(module: Any) -> str:
     described: list[Any] = []
     for name, part in module.named_modules():
         described.append((name, _described(type(part)), [(key, _described(value)) for key, value in vars(part).items()]))
-    tensors = dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
-    described += [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()]
-    return _digest(described, (_tensor_bytes(tensor) for tensor in tensors.values()))
+    first: dict[int, str] = {}  # of names that are tied
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    for name, tensor in tensors:
+        described.append((name, first.setdefault(id(tensor), name), str(tensor.dtype), tuple(tensor.shape)))
+    return _digest(described, (_tensor_bytes(tensor) for name, tensor in tensors if first[id(tensor)] == name))
 
 
 def _described(value: Any) -> str:
@@ -253,7 +255,7 @@ def _functions(cls: type) -> Iterator[FunctionType]:
     for value in vars(cls).values():
         function = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", value)
         function = inspect.unwrap(function) if callable(function) else function
-        if isinstance(function, FunctionType):
+        if isinstance(function, FunctionType) and function.__module__ == cls.__module__:
             yield function
 
 
