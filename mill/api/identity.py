@@ -27,7 +27,7 @@ _NOT_STATE = {
     "arguments", "made", "_source", "batch_size", "max_batch_tokens", "outage_patience_s",
     "token_count", "canary", "gate", "on_batch",
 }  # fmt: skip
-_WEIGHTS = "weights of "
+_WEIGHTS = "weights in "
 _DEPTH = 3  # of objects within objects in which weights are looked for
 
 
@@ -107,8 +107,11 @@ def held_by_user(models: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         for model in held:
-            model.made.left = _state_of(model, known=model.made.state)
             model.made.holds_weights = False
+            try:
+                model.made.left = _state_of(model, known=model.made.state)
+            except RuntimeError:  # a thread of the model is changing a list: the next call computes afresh
+                model.made.left = None
 
 
 def unidentified_parts(model: MillModel) -> list[str]:

@@ -45,10 +45,12 @@ class Registration:
 
 @dataclass
 class CallNames:
-    """What the files of one call registered, by kind and name, and these files with their modules."""
+    """What the files of one call registered, by kind and name; these files with their modules; and what was opened for the
+    folders of tasks that it names."""
 
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Any] = field(default_factory=dict)
 
 
 _call: ContextVar[CallNames | None] = ContextVar("names of the call", default=None)
@@ -93,7 +95,7 @@ class Registry(Generic[T]):
         """Later registrations win. A task file that takes the name of a built-in is refused unless it says `override`."""
         made = _file.get()
         if made is not None:
-            made.append(Registration(self, name, entry, override, self.entries().get(name)))
+            made.append(Registration(self, name, entry, override, self._find(name)))
         (self._of_call if made is not None and not _is_imported(entry) else self._entries)[name] = entry
 
     def entries(self) -> dict[str, T | str]:
