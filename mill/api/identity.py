@@ -90,7 +90,8 @@ def identity_of(model: MillModel) -> dict[str, Any]:
     object that a user holds has in it."""
     made = model.made
     if made.source is None:
-        made.source, made.state = _source_of(type(model)), _closure_of(type(model))
+        cls = type(model)
+        made.source, made.state = _source_of(cls), {} if _declares_identity(cls) else _closure_of(cls)
     source = {"source": made.source} if made.source else {}
     state = {"state": _digest(sorted(made.state.items()))} if made.state else {}
     return {**model.identity(), **source, **state}
@@ -144,10 +145,11 @@ def _read_argument(value: Any, before: Any) -> Any:
 
 
 def _state_of(model: MillModel, known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What an object holds: weights by content and, of a user's class, the texts, numbers and lists in its attributes and
-    in the variables of its class. Weights that `known` has are not read again."""
+    """What an object holds: weights by content and, unless its class says by `identity` what counts, the texts, numbers and
+    lists in its attributes and in the variables of its class. Weights that `known` has are not read again."""
     cls, known = type(model), known or {}
-    state, attributes = _closure_of(cls), dict(vars(model))
+    declared = _declares_identity(cls)
+    state, attributes = {} if declared else _closure_of(cls), dict(vars(model))
     for base in reversed(_user_bases(cls)):
         attributes = {**{name: value for name, value in vars(base).items() if name[:2] != "__"}, **attributes}
     for name, value in attributes.items():
@@ -155,12 +157,17 @@ def _state_of(model: MillModel, known: Mapping[str, str] | None = None) -> dict[
         if name in _NOT_STATE or is_secret(name):
             continue
         if _is_plain(value):
-            state |= {} if _is_own(cls) else {name: repr(value)}
+            state |= {} if declared else {name: repr(value)}
         elif weights in known:
             state[weights] = known[weights]
-        elif (content := _content(value, depth=1 if _is_own(cls) else _DEPTH, objects=not _is_own(cls))) is not None:
+        elif (content := _content(value, depth=1 if declared else _DEPTH, objects=not declared)) is not None:
             state[weights] = content
     return state
+
+
+def _declares_identity(cls: type) -> bool:
+    """Whether a class says itself what identifies it, as mill's backends do."""
+    return next(base.__name__ for base in cls.__mro__ if "identity" in vars(base)) != "MillModel"
 
 
 def _content(value: Any, *, depth: int, objects: bool = False) -> str | None:

@@ -130,3 +130,20 @@ def test_other_arguments_are_equal_to_nothing(value: Any) -> None:
     model = Answers(value)
     assert identity(model) != identity(model)
     assert unidentified_parts(model)[0] == "the argument value of Answers"
+
+
+class Declared(Answers):
+    def identity(self) -> dict[str, Any]:
+        return {"size": 3}
+
+
+def test_a_class_may_say_which_attributes_count() -> None:
+    """Weights count always."""
+    model = Declared("one")
+    first = identity(model)
+    model.value = "other"
+    assert identity(model) == first == identity(Declared("third")) and first["size"] == 3
+    model.value = np.array([1.0])
+    second = identity(model)
+    model.value[0] = 2.0
+    assert len({first["source"], second["source"]}) == 1 and first != second != identity(model) != first
