@@ -5,10 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -301,39 +298,3 @@ def test_models_made_in_python_are_identified_by_their_arguments(tmp_path: Path,
     assert "the argument word of Worded cannot be read: no answer of an earlier call is reused" in caplog.text
     score("x", api_key="sk-SECRETKEY123")
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and "SECRETKEY" in file.read_text()]
-
-
-class Slow(Worded):
-    """Counts what it computes."""
-
-    def _generate_batch(self, batch: Any, gen_kwargs: Any) -> list[str]:
-        computed.extend(batch)
-        time.sleep(0.01)
-        return super()._generate_batch(batch, gen_kwargs)
-
-
-class Asked(Right):
-    """Other questions for each name."""
-
-    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        return [Request(GENERATE, context=f"question {sample.id} of {self.name}", options=settings.options())]
-
-
-computed: list[Any] = []
-
-
-def test_threads_on_one_run_lose_nothing_and_compute_equal_requests_once(tmp_path: Path) -> None:
-    names = ["one", "two", "three", "three"]
-    gate = threading.Barrier(len(names), timeout=30)
-
-    def evaluate(name: str) -> tuple[float, Path]:
-        gate.wait()
-        result = mill.evaluate(Slow("right"), Asked(name), output_dir=str(tmp_path))
-        return float(result.scores["value"][0]), result.outcome.folder.path
-
-    computed.clear()
-    with ThreadPoolExecutor(len(names)) as pool:
-        values, folders = zip(*pool.map(evaluate, names), strict=True)
-    assert values == (1.0,) * 4 and len(set(folders)) == 1 and len(computed) == 3 * 4
-    for file in ("results.json", "manifest.json"):
-        assert sorted(json.loads((folders[0] / file).read_text())["tasks"]) == ["one", "three", "two"]

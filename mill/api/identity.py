@@ -9,6 +9,7 @@ import inspect
 import linecache
 import secrets
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 _OWN = "mill"  # the package: its version is recorded by itself
 _NOT_STATE = {
-    "arguments", "made", "_source", "batch_size", "max_batch_tokens", "outage_patience_s",
+    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens", "outage_patience_s",
     "token_count", "canary", "gate", "on_batch",
 }  # fmt: skip
+_STARTED = time.time()
 _WEIGHTS = "weights in "
 _DEPTH = 3  # of objects within objects in which weights are looked for
 
@@ -88,7 +90,7 @@ def plain_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 def identity_of(model: MillModel) -> dict[str, Any]:
     """A model's identity, with the source of a user's class, which is another model when it is edited, and with what an
     object that a user holds has in it."""
-    made = model.made
+    made = model.made_with
     if made.source is None:
         cls = type(model)
         made.source, made.state = _source_of(cls), {} if _declares_identity(cls) else _closure_of(cls)
@@ -101,30 +103,30 @@ def identity_of(model: MillModel) -> dict[str, Any]:
 def held_by_user(models: Sequence[Any]) -> Iterator[None]:
     """A call with objects that their user holds, and may have changed since the call before. Inside this context their
     identity stays the same."""
-    held = [model for model in models if hasattr(model, "made")]
+    held = [model for model in models if hasattr(model, "made_with")]
     for model in held:
         _begin(model)
     try:
         yield
     finally:
         for model in held:
-            model.made.holds_weights = False
+            model.made_with.holds_weights = False
             try:
-                model.made.left = _state_of(model, known=model.made.state)
+                model.made_with.left = _state_of(model, known=model.made_with.state)
             except RuntimeError:  # a thread of the model is changing a list: the next call computes afresh
-                model.made.left = None
+                model.made_with.left = None
 
 
 def unidentified_parts(model: MillModel) -> list[str]:
     """What of a model cannot be read, in words."""
     name = type(model).__name__
     parts = [f"the argument {key} of {name}" for key, value in model.arguments.items() if isinstance(value, Unidentified)]
-    parts += [f"the source of {name}"] * isinstance(model.made.source, Unidentified)
-    return parts + [f"{key} of {name}" for key, value in model.made.state.items() if value.startswith("<")]
+    parts += [f"the source of {name}"] * isinstance(model.made_with.source, Unidentified)
+    return parts + [f"{key} of {name}" for key, value in model.made_with.state.items() if value.startswith("<")]
 
 
 def _begin(model: MillModel) -> None:
-    made = model.made
+    made = model.made_with
     read = {
         name: _read_argument(value, model.arguments[name]) for name, value in made.given.items() if name in model.arguments
     }
@@ -204,7 +206,10 @@ def _array_content(value: Any) -> str | None:
 
 def _module_digest(module: Any) -> str:
     """Of all parameters and buffers, and of what the modules are set to, such as which adapters are active."""
-    described: list[Any] = []
+    sources = {kind: read_source(kind, late=True) for kind in {type(part) for part in module.modules()}}
+    if None in sources.values():
+        raise ValueError("a class of the module cannot be read")
+    described: list[Any] = sorted(map(str, sources.values()))
     for name, part in module.named_modules():
         described.append((name, _described(type(part)), [(key, _described(value)) for key, value in vars(part).items()]))
     first: dict[int, str] = {}  # of names that are tied
@@ -236,26 +241,33 @@ def _user_bases(cls: type) -> list[type]:
 
 def _source_of(cls: type) -> str | Unidentified:
     """A digest of the text in which a class and its bases are defined; empty for a class of mill."""
-    digests = [vars(base)["_source"] if "_source" in vars(base) else read_source(base) for base in _user_bases(cls)]
+    digests = [
+        vars(base)["_source"] if "_source" in vars(base) else read_source(base, late=True) for base in _user_bases(cls)
+    ]
     if None in digests:
         return Unidentified("source")
     return "+".join(dict.fromkeys(map(str, digests)))
 
 
-def read_source(cls: type) -> str | None:
-    """A digest of the text in which a class is defined, of a file or a notebook's cell; None where it cannot be read."""
+def read_source(cls: type, *, late: bool = False) -> str | None:
+    """A digest of the text in which a class is defined, of a file or a notebook's cell; None where it cannot be read, or is
+    read so `late` that the file may have been edited since."""
     if digest := source_digest(cls.__module__):
         return digest
     names = {function.__code__.co_filename for function in _functions(cls)}
     files = {name for name in names if name != "<string>" or len(names) == 1}  # where dataclasses make methods
-    texts = [_text_of(file) for file in sorted(files or {getattr(sys.modules.get(cls.__module__), "__file__", None) or ""})]
+    texts = [
+        _text_of(file, late=late)
+        for file in sorted(files or {getattr(sys.modules.get(cls.__module__), "__file__", None) or ""})
+    ]
     return _digest(cls.__qualname__, texts) if all(texts) else None
 
 
-def _text_of(file: str) -> bytes:
+def _text_of(file: str, *, late: bool) -> bytes:
     """Of a file as it is now, or of a cell; empty where there is none."""
     try:
-        return Path(file).read_bytes()
+        edited = late and Path(file).stat().st_mtime > _STARTED
+        return b"" if edited else Path(file).read_bytes()
     except OSError:
         return "".join(linecache.getlines(file)).encode("utf-8", "surrogatepass")
 

@@ -70,7 +70,7 @@ class MillModel(ABC):
     capabilities: ModelCapabilities = ModelCapabilities()
     arguments: Mapping[str, Any] = {}
     """The arguments of the spec; set by `open_model`."""
-    made: Made
+    made_with: Made
     _source: str | None = ""
     batch_size: int | None = None
     max_batch_tokens: int | None = None
@@ -98,8 +98,8 @@ class MillModel(ABC):
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
         model = super().__new__(cls)
-        model.made = Made(bound_arguments(cls, arguments, named))
-        model.arguments = plain_arguments(model.made.given)
+        model.made_with = Made(bound_arguments(cls, arguments, named))
+        model.arguments = plain_arguments(model.made_with.given)
         return model
 
     def __init_subclass__(cls, **options: Any) -> None:

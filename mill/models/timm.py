@@ -110,7 +110,7 @@ class TimmModel(VisionModel):
         _ = self.transform
 
     def clean(self) -> None:
-        if not self.made.holds_weights:
+        if not self.made_with.holds_weights:
             self._model = None
         self.__dict__.pop("transform", None)
         self._free_memory()

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import mill
 from mill.api.consent import Consent, consenting
+from mill.api.errors import SpecError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.cli.main import run as main
@@ -191,6 +193,17 @@ def test_without_a_sandbox_consent_is_needed(data: Path, capsys: pytest.CaptureF
     assert json.loads(results.with_name("manifest.json").read_text())["sandbox"] == "none"
     assert "programs ran without isolation (--sandbox none)" in results.read_text()
     assert '"value": 0.4' in results.read_text()
+
+
+def test_consent_in_python_is_an_argument_of_one_call(data: Path) -> None:
+    def evaluate(**options: Any) -> float:
+        spec, folder = f"{data / 'backend.py'}[path=x]", str(data / "python")
+        return float(mill.evaluate(spec, "humaneval", sandbox="none", output_dir=folder, **options).scores["value"][0])
+
+    for options in ({}, {"confirm_run_unsafe_code": False}):
+        assert evaluate(confirm_run_unsafe_code=True) == 0.4
+        with pytest.raises(SpecError, match="--confirm_run_unsafe_code allows it"):
+            evaluate(**options)
 
 
 @published

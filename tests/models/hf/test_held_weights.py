@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,3 +152,29 @@ def test_networks_that_a_class_loads_are_read_after_they_changed(tmp_path: Path)
     assert evaluate(model, tmp_path) == (["4.0000"] * 3, 3)
     model.network = None  # loaded again
     assert evaluate(model, tmp_path) == (["2.0000"] * 3, 0)
+
+
+NETWORK = """
+import torch
+
+class Scaled(torch.nn.Linear):
+    def forward(self, hidden):
+        return super().forward(hidden) * {factor}
+"""
+
+
+def test_the_code_of_a_network_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal weights. One whose file was edited meanwhile is read by no one: each call computes afresh."""
+    monkeypatch.syspath_prepend(tmp_path)
+    networks, out = [], tmp_path / "out"
+    for factor in (1, 2):
+        file = tmp_path / f"scaled_{factor}.py"
+        file.write_text(NETWORK.format(factor=factor))
+        os.utime(file, (0, 0))  # older than this process
+        network = importlib.import_module(file.stem).Scaled(2, 1, bias=False)
+        network.weight.data.fill_(1.0)
+        networks.append(network)
+    assert [evaluate(Own(network), out) for network in networks] == [(["2.0000"] * 3, 3), (["4.0000"] * 3, 3)]
+    assert evaluate(Own(networks[0]), out)[1] == 0
+    os.utime(tmp_path / "scaled_1.py")
+    assert [evaluate(Own(networks[0]), out)[1] for _ in range(2)] == [3, 3]
