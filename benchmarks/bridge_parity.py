@@ -24,9 +24,9 @@ from typing import Any
 from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
+from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
-from mill.api.unsafe_code import confirm_unsafe_code
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.hub_metrics import hub_metrics
@@ -130,7 +130,6 @@ def main() -> int:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     scoring.BOOTSTRAP = BOOTSTRAP
-    confirm_unsafe_code()  # of the deterministic model, whose programs are known
     equal_count = different = refused = 0
     for name in available():
         if not name.startswith(tuple(given.only)):
@@ -163,4 +162,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with consenting(Consent(confirm_run_unsafe_code=True)):  # of the deterministic model, whose programs are known
+        sys.exit(main())

@@ -15,8 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
-from mill.sandbox import choose_sandbox, chosen_sandbox, run_programs, run_python
+from mill.api.consent import Consent, consenting
+from mill.sandbox import chosen_sandbox, run_programs, run_python
 
 PROGRAM = "def add(a, b):\n    return a + b\n\n\nassert add(2, 3) == 5\n"
 NUMPY = "import numpy as np\nassert np.allclose([1.0], [1.0])\n"
@@ -27,10 +29,13 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--sandbox", default="bubblewrap")
     options = parser.parse_args()
-    choose_sandbox(options.sandbox)
+    with consenting(Consent(sandbox=options.sandbox)):
+        measure(options.programs)
+
+
+def measure(count: int) -> None:
     if chosen_sandbox().problem:
         raise SystemExit(chosen_sandbox().problem)
-    count = options.programs
 
     def pool(program: str, preload: tuple[str, ...] = ()) -> Callable[[], int]:
         return lambda: sum(one.passed for one in run_programs([program] * count, timeout=30, preload=preload))
@@ -51,7 +56,7 @@ def main() -> None:
 
 def side_by_side(run: Callable[[], bool], count: int) -> int:
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return sum(one.result() for one in [threads.submit(run) for _ in range(count)])
+        return sum(one.result() for one in [threads.submit(copy_context().run, run) for _ in range(count)])
 
 
 def bare() -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mill.api.constructor import Unidentified
 from mill.api.errors import SpecError, import_pandas
+from mill.api.identity import held_by_user, unidentified_parts
 from mill.api.model import MillModel
 from mill.api.task import Task
 from mill.api.warnings import warn
@@ -26,7 +26,7 @@ from mill.options.amounts import make_price
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
-from mill.options.switches import apply_switches
+from mill.options.switches import one_call
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, score_rows
 from mill.report.data_frame import data_frame
@@ -101,7 +101,11 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
     values = read_all(options, _EVALUATE, "argument", skip=("judge",) if isinstance(options.get("judge"), Spec) else ())
     given = EvalOptions(**{"quiet": True, **merge(values)})
     check_trackers(given.log_to)
-    apply_switches(msgspec.structs.asdict(given))
+    with one_call(msgspec.structs.asdict(given)), held_by_user([model]):
+        return _evaluate(model, tasks, given, values)
+
+
+def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[str, Any]) -> Evaluation:
     load_files(tuple(given.task_paths))
     selection, output_dir = _selection(tasks), Path(given.output_dir)
     judge = given.judge if isinstance(given.judge, Spec) or given.judge is None else parse_spec(given.judge)
@@ -173,7 +177,13 @@ def compare(
         raise SpecError(f"{len(labels)} labels for {len(models)} models")
     if tasks is not None and given.prompts is not None:
         raise SpecError("give prompts or tasks, not both")
-    apply_switches(msgspec.structs.asdict(given))
+    with one_call(msgspec.structs.asdict(given)), held_by_user(models):
+        return _compare(models, tasks, labels, given)
+
+
+def _compare(
+    models: Sequence[Model], tasks: Tasks | None, labels: Sequence[str | None] | None, given: CheckOptions
+) -> Comparison:
     load_files(tuple(given.task_paths))
     selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
     config = given.config(selection, top_logprobs=TOP_LOGPROBS)
@@ -258,11 +268,9 @@ def _spec_of(model: MillModel) -> Spec:
 
 
 def _warn_unidentified(model: MillModel) -> None:
-    """Warn that a model shares no answers, because one of its arguments cannot be compared with another."""
-    unknown = [name for name, value in model.arguments.items() if isinstance(value, Unidentified)]
-    if unknown:
-        what = f"the argument {unknown[0]} of {type(model).__name__}"
-        warn(f"{what} is no text, number or list: no answer of an earlier run is reused, and none of this run will be")
+    """Warn that a model shares no answers, because a part of it cannot be compared with that of another."""
+    for part in unidentified_parts(model)[:1]:
+        warn(f"{part} cannot be read: no answer of an earlier call is reused, and none of this call will be")
 
 
 evaluate.__signature__ = _signature(evaluate, _EVALUATE)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import click
 import pytest
 import yaml
 
-from mill.api.constructor import constructor_parameters
+from mill.api.identity import constructor_parameters
 from mill.api.registry import models, tasks
 from mill.checks.glossary import METRICS
 from mill.checks.subjects import CHECK_RUNS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -39,13 +40,14 @@ _interval = _SwitchInterval()
 
 
 class Background(Generic[T]):
-    """Calls a function at once, in a thread that does not outlive the process."""
+    """Calls a function at once, in a thread that does not outlive the process and that may do what its call may."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
         self._result: T | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._run,), daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

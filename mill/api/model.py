@@ -13,9 +13,9 @@ from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
 from mill.api.budget import CallGate, Price
-from mill.api.constructor import bound_arguments
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
+from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
 from mill.api.progress import Progress, TokenCount
 from mill.api.reasoning import tags_of
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
@@ -70,6 +70,8 @@ class MillModel(ABC):
     capabilities: ModelCapabilities = ModelCapabilities()
     arguments: Mapping[str, Any] = {}
     """The arguments of the spec; set by `open_model`."""
+    made_with: Made
+    _source: str | None = ""
     batch_size: int | None = None
     max_batch_tokens: int | None = None
     use_chat_template: bool = False
@@ -96,8 +98,13 @@ class MillModel(ABC):
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
         model = super().__new__(cls)
-        model.arguments = bound_arguments(cls, arguments, named)
+        model.made_with = Made(bound_arguments(cls, arguments, named))
+        model.arguments = plain_arguments(model.made_with.given)
         return model
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._source = read_source(cls)  # now: a file may be edited later
 
     @property
     @abstractmethod
@@ -159,7 +166,7 @@ class MillModel(ABC):
         }
         module, name = type(self).__module__, type(self).__qualname__
         return {
-            # The module of a user's file is named after its path; `identity_of` adds its content instead.
+            # The module of a user's file is named after it; `identity_of` adds its content instead.
             "class": name if source_digest(module) else f"{module}.{name}",
             "model": self.model_name,
             "arguments": arguments,
@@ -410,13 +417,6 @@ def _split(request: Request, response: Response) -> Response:
         return response
     reasoning, text = tags.split(response.text)
     return response if reasoning is None else replace(response, reasoning=reasoning, text=text)
-
-
-def identity_of(model: MillModel) -> dict[str, Any]:
-    """A model's identity. The source of a backend in a user's file is part of it, and its path is not: edited, it is another
-    model; moved, it is the same."""
-    source = source_digest(type(model).__module__)
-    return {**model.identity(), **({"source": source} if source else {})}
 
 
 def options_text(request: Request) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +16,70 @@ from mill.api.errors import MillError, UnknownName
 
 T = TypeVar("T")
 C = TypeVar("C")
+
+
+FILE_MODULE = "mill_file_"  # how the names of modules begin that are a user's files
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What a user's file registered, and the entry that had the name before; None where there was none."""
+
+    registry: Registry[Any]
+    name: str
+    entry: Any
+    override: bool
+    before: Any
+
+    @property
+    def replaces_builtin(self) -> bool:
+        """Whether it takes the name of something built in without saying so."""
+        return not self.override and _is_builtin(self.before) and not _is_same(self.before, self.entry)
+
+    def apply(self) -> None:
+        self.registry.add(self.name, self.entry, override=self.override)
+
+    def undo(self) -> None:
+        self.registry.put_back(self.name, self.before)
+
+
+@dataclass
+class CallNames:
+    """What the files of one call registered, by kind and name; these files with their modules; and what was opened for the
+    folders of tasks that it names."""
+
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Any] = field(default_factory=dict)
+
+
+_call: ContextVar[CallNames | None] = ContextVar("names of the call", default=None)
+_file: ContextVar[list[Registration] | None] = ContextVar("registrations of the file being imported", default=None)
+
+
+def names_of_call() -> CallNames | None:
+    return _call.get()
+
+
+@contextmanager
+def own_names() -> Iterator[None]:
+    """Names that files register inside this context end with it, and are not seen outside of it."""
+    token = _call.set(CallNames())
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+@contextmanager
+def registering() -> Iterator[list[Registration]]:
+    """What a file registers inside this context."""
+    made: list[Registration] = []
+    token = _file.set(made)
+    try:
+        yield made
+    finally:
+        _file.reset(token)
 
 
 class Registry(Generic[T]):
@@ -22,51 +90,56 @@ class Registry(Generic[T]):
         self._group = entry_points
         self._entries: dict[str, T | str] = {}
         self._plugins_read = False
-        self._overrides: set[str] = set()
 
     def add(self, name: str, entry: T | str, *, override: bool = False) -> None:
         """Later registrations win. A task file that takes the name of a built-in is refused unless it says `override`."""
-        self._entries[name] = entry
-        if override:
-            self._overrides.add(name)
+        made = _file.get()
+        if made is not None:
+            made.append(Registration(self, name, entry, override, self._find(name)))
+        (self._of_call if made is not None and not _is_imported(entry) else self._entries)[name] = entry
 
     def entries(self) -> dict[str, T | str]:
-        """A copy of all entries, for `replaced_since` and `restore`."""
-        return dict(self._entries)
+        """All entries by name; those of this call's files win."""
+        return {**self._entries, **self._of_call} if _call.get() is not None else dict(self._entries)
 
-    def restore(self, entries: dict[str, T | str]) -> None:
-        """Back to what `entries` returned."""
-        self._entries = dict(entries)
+    def put_back(self, name: str, entry: T | str | None) -> None:
+        """Undo an `add`."""
+        for table in (self._of_call, self._entries):
+            if name in table and table[name] is not entry:
+                del table[name]
+        if entry is not None and self._find(name) is not entry:
+            self._of_call[name] = entry
 
-    def replaced_since(self, earlier: dict[str, T | str]) -> list[str]:
-        """The built-in names that have another entry than before and whose registration did not say `override`."""
-        return [
-            name
-            for name, entry in earlier.items()
-            if _is_builtin(entry) and not _is_same(entry, self._entries[name]) and name not in self._overrides
-        ]
+    @property
+    def _of_call(self) -> dict[str, T | str]:
+        """What files register: for this call, or for the process where there is none."""
+        call = _call.get()
+        return self._entries if call is None else call.entries.setdefault(self.what, {})
+
+    def _find(self, name: Any) -> T | str | None:
+        return self._of_call.get(name, self._entries.get(name))
 
     def names(self) -> list[str]:
         self._read_plugins()
-        return sorted(self._entries)
+        return sorted(self.entries())
 
     def target(self, name: str) -> str | None:
         """The "module:attribute" of a name that is not imported yet."""
-        entry = self._entries.get(name)
+        entry = self._find(name)
         return entry if isinstance(entry, str) else None
 
     def defined_in(self, module: str) -> list[str]:
         """The names whose object a given module defines."""
-        return [name for name, entry in self._entries.items() if getattr(entry, "__module__", None) == module]
+        return [name for name, entry in self.entries().items() if getattr(entry, "__module__", None) == module]
 
     def is_builtin(self, name: str) -> bool:
         """Whether mill itself defines what has this name."""
-        return name in self._entries and _is_builtin(self._entries[name])
+        return _is_builtin(self._find(name))
 
     def __contains__(self, name: object) -> bool:
-        if name not in self._entries:
+        if self._find(name) is None:
             self._read_plugins()
-        return name in self._entries
+        return self._find(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -74,14 +147,16 @@ class Registry(Generic[T]):
     def get(self, name: str, hint: str = "") -> T:
         if name not in self:
             raise UnknownName(self.what, name, self.names(), hint)
-        entry = self._entries[name]
+        entry = self._find(name)
         if isinstance(entry, str):
             found = _import(entry)
             if isinstance(found, ModuleType):  # a module registers its names while it is imported
-                found = self._entries[name]
+                found = self._find(name)
                 if isinstance(found, str):
                     raise MillError(f"{entry} does not register the {self.what} {name!r}")
-            entry = self._entries[name] = found
+            table = self._of_call if name in self._of_call else self._entries
+            entry = table[name] = found
+        assert entry is not None
         return entry
 
     def _read_plugins(self) -> None:
@@ -98,6 +173,13 @@ def _is_builtin(entry: Any) -> bool:
     """Whether mill itself defines an entry: "mill.module:name", a class or function of mill, or a partial of one."""
     module = entry if isinstance(entry, str) else getattr(getattr(entry, "func", entry), "__module__", "")
     return str(module).startswith("mill.")
+
+
+def _is_imported(entry: Any) -> bool:
+    """Whether another module than a user's file defines an entry, as one that the file imports: Python imports that once, so
+    its names stay."""
+    entry = getattr(entry, "func", entry)
+    return (inspect.isclass(entry) or inspect.isroutine(entry)) and not str(entry.__module__).startswith(FILE_MODULE)
 
 
 def _is_same(earlier: Any, entry: Any) -> bool:

@@ -26,7 +26,7 @@ from mill.models.spec.parse import Spec, make_spec
 from mill.options.amounts import make_price
 from mill.options.eval_options import EvalOptions, merge
 from mill.options.run_file import read_run_file
-from mill.options.switches import apply_switches
+from mill.options.switches import one_call
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Run
@@ -88,7 +88,7 @@ def command(ctx: click.Context, /, config: str | None, **values: Any) -> int:
     given = given_options(ctx, values, EvalOptions)
     from_file = read_run_file(config) if config is not None else {}
     merged = merge(given, from_file)
-    apply_switches(merged)
+    ctx.with_resource(one_call(merged))
     return evaluate(EvalOptions(**merged))
 
 

@@ -13,7 +13,7 @@ from mill.api.errors import SpecError
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.eval_options import EvalOptions
 from mill.options.option import Option, options_of
-from mill.options.switches import apply_switches
+from mill.options.switches import one_call
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
@@ -113,11 +113,12 @@ def with_options(decorators: Sequence[Decorator]) -> Decorator:
 
 
 def given_options(ctx: click.Context, values: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The options that the command line gives, by name. --output_dir may come before the command, too."""
+    """The options that the command line gives, by name; what they allow holds until the command ends. --output_dir may come
+    before the command, too."""
     given = {name: value for name, value in values.items() if value not in (None, ()) and name in options_of(kind)}
     if "task_paths" in given:
         given["task_paths"] = split_paths(given["task_paths"])
-    apply_switches(given)
+    ctx.with_resource(one_call(given))
     before = (ctx.obj or {}).get("output_dir")
     return {"output_dir": before, **given} if before else given
 

@@ -14,7 +14,6 @@ import click
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
 from mill.api.secrets import is_secret, names_hidden, redact_addresses
-from mill.api.unsafe_code import unsafe_code_confirmed
 from mill.checks.glossary import counted
 from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
@@ -22,7 +21,6 @@ from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import make_spec
-from mill.models.spec.remote_code import remote_code_forbidden
 from mill.options.eval_options import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
@@ -165,8 +163,8 @@ def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, 
     texts |= {"seed": given.get("seed"), "gen_kwargs": format_pairs(given.get("gen_kwargs", {})) or None}
     words = [word for name, value in texts.items() if value is not None for word in (f"--{name}", str(value))]
     words += ["--apply_chat_template"] * bool(given.get("apply_chat_template"))
-    words += ["--no_remote_code"] * remote_code_forbidden()
-    words += ["--confirm_run_unsafe_code"] * unsafe_code_confirmed()
+    words += ["--no_remote_code"] * bool(given.get("no_remote_code"))
+    words += ["--confirm_run_unsafe_code"] * bool(given.get("confirm_run_unsafe_code"))
     return words + [word for path in paths for word in ("--task_paths", path)]
 
 

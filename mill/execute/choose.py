@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.budget import CallGate
+from mill.api.consent import current_consent
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.files import imported_files
 from mill.api.model import MillModel
@@ -104,7 +105,8 @@ class RayBackend(Pool):
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
         fixed = [Spec(spec.backend, {**spec.arguments, **model.fixed_arguments()}) for spec in specs]
-        self._openings = [Opening(spec, model.batch_size, imported_files(), identity, environment(model)) for spec in fixed]
+        shared = (imported_files(), identity, environment(model), current_consent())
+        self._openings = [Opening(spec, model.batch_size, *shared) for spec in fixed]
 
     def load(self) -> None:
         self._cluster.join()

@@ -6,6 +6,7 @@ A worker that dies is replaced, and the requests that it had not answered go to 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import queue
 import threading
 import time
@@ -110,7 +111,8 @@ class Pool:
         def start_thread() -> None:
             """Start one more worker, where one has no thread yet."""
             for slot in islice(unused, 1):
-                thread = threading.Thread(target=self._work, args=(slot, kind, work, self._messages), daemon=True)
+                given = (self._work, slot, kind, work, self._messages)
+                thread = threading.Thread(target=contextvars.copy_context().run, args=given, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 

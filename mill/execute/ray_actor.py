@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.batching import describe
+from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
 from mill.api.files import import_file
 from mill.api.model import MillModel
@@ -18,21 +19,22 @@ from mill.api.request import Request
 from mill.api.warnings import CollectingHandler, logger
 from mill.execute.workers import Keyed, WorkerLost, check_canary, open_replica, stream_chunk
 from mill.models.spec.parse import Spec
-from mill.models.spec.remote_code import FORBIDDEN
 
 CHUNK_S = 0.1  # responses within this time are sent together
-_FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN", FORBIDDEN)
+_FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN")
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a worker needs to open the model: the spec, the files that register backends, and the identity it must have."""
+    """What a worker needs to open the model: the spec, the files that register backends, the identity it must have, and what
+    the user allows."""
 
     spec: Spec
     batch_size: int | None
     files: tuple[str, ...]
     identity: Mapping[str, Any]
     environment: Mapping[str, str]
+    consent: Consent
 
 
 def environment(model: MillModel) -> dict[str, str]:
@@ -65,7 +67,8 @@ class ReplicaActor:
         try:
             for file in opening.files:
                 import_file(file, "file")
-            self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
+            with consenting(opening.consent):
+                self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
             self.model.load()
         except WorkerLost as lost:
             return Update([], self._warnings(), lost=str(lost))

@@ -5,6 +5,7 @@ A call that cannot be executed is an observation for the model, never an error o
 
 from __future__ import annotations
 
+import contextvars
 import os
 import queue
 import threading
@@ -57,7 +58,8 @@ def run_tools(store: Store, dialogs: Iterable[tuple[Task, Sample, RenderSettings
         return
     pool = ThreadPoolExecutor(2 * (os.cpu_count() or 1))
     try:
-        found = pool.map(lambda one: _results(one[0], one[1], one[2], [request.resps[0] for request in one[3]]), pending)
+        contexts = [contextvars.copy_context() for _ in pending]  # of the call, which allows what tools do
+        found = pool.map(lambda context, one: context.run(_results, *one), contexts, pending)
         for (task, sample, _, rounds), results in zip(pending, found, strict=True):
             store.put(tool_key(task, sample, rounds[-1]), Response(text="", tool_results=tuple(results)))
             attach(rounds[-1], results)
@@ -65,8 +67,9 @@ def run_tools(store: Store, dialogs: Iterable[tuple[Task, Sample, RenderSettings
         pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for calls that have not begun
 
 
-def _results(task: Task, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> list[ToolResult]:
+def _results(task: Task, sample: Sample, settings: RenderSettings, rounds: Sequence[Request]) -> list[ToolResult]:
     """The results of the calls of the last response."""
+    responses = [request.resps[0] for request in rounds]
     most = task.max_tool_output if settings.max_tool_output is None else settings.max_tool_output
     *before, last = responses
     results: list[ToolResult] = []
@@ -103,7 +106,7 @@ def _within(seconds: float, call: Callable[[], str]) -> tuple[str, str]:
         except BaseException as error:  # a tool may be third-party code
             answers.put((ERROR, describe(error)))
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True).start()
     try:
         return answers.get(timeout=seconds)
     except queue.Empty:

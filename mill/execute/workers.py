@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from mill.api.budget import BudgetReached
 from mill.api.errors import MillError, ModelError, ServerGone
-from mill.api.model import MillModel, identity_of
+from mill.api.identity import identity_of
+from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.spec.open import open_model

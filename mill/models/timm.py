@@ -110,7 +110,8 @@ class TimmModel(VisionModel):
         _ = self.transform
 
     def clean(self) -> None:
-        self._model = None
+        if not self.made_with.holds_weights:
+            self._model = None
         self.__dict__.pop("transform", None)
         self._free_memory()
 

@@ -1,20 +1,19 @@
-"""Options that hold for the whole process, wherever they are given."""
+"""Options that hold for one call, wherever they are given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
-from mill.api.unsafe_code import confirm_unsafe_code
-from mill.models.spec.remote_code import forbid_remote_code
-from mill.sandbox.choice import choose_sandbox
-from mill.sandbox.container import DEFAULT_IMAGE
-
-_SWITCHES = {"no_remote_code": forbid_remote_code, "confirm_run_unsafe_code": confirm_unsafe_code}
+from mill.api.consent import Consent, consenting
+from mill.api.registry import own_names
 
 
-def apply_switches(given: Mapping[str, Any]) -> None:
-    for name, switch in _SWITCHES.items():
-        if given.get(name):
-            switch()
-    choose_sandbox(given.get("sandbox") or "bubblewrap", given.get("sandbox_image") or DEFAULT_IMAGE)
+@contextmanager
+def one_call(given: Mapping[str, Any]) -> Iterator[None]:
+    """What the options allow, and the names that their files register, end with this context."""
+    consent = Consent(**{field.name: given[field.name] for field in fields(Consent) if given.get(field.name)})
+    with consenting(consent), own_names():
+        yield

@@ -9,7 +9,8 @@ from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, RunError, SpecError
-from mill.api.model import MillModel, identity_of
+from mill.api.identity import identity_of
+from mill.api.model import MillModel
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task

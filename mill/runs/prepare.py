@@ -8,7 +8,8 @@ from typing import Any
 
 from mill.api.budget import BudgetLimits, Price
 from mill.api.errors import RunError, SpecError
-from mill.api.model import MillModel, identity_of
+from mill.api.identity import identity_of
+from mill.api.model import MillModel
 from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
 from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+from mill.api.consent import Consent, consenting, current_consent
 from mill.api.files import imported_files
 from mill.api.task import RenderSettings, Task
-from mill.api.unsafe_code import confirm_unsafe_code, unsafe_code_confirmed
 from mill.api.warnings import warn
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.repeats import with_repeat_metrics
 from mill.runs.samples import SampleRecord, ScoredSample, score_sample
-from mill.sandbox import choose_sandbox, sandbox_choice
 from mill.tasks import hooks
 from mill.tasks.load import load_builtin, load_files
 from mill.tasks.recorded import recorded_task
@@ -58,7 +57,7 @@ def _in_processes(task: Task, records: Sequence[SampleRecord], settings: RenderS
     """Where processes cannot be used the samples are scored here."""
     documents = [record.sample.doc for record in records]
     paths = (*imported_files(), *added_folders())
-    given = (task.name, documents, settings, paths, unsafe_code_confirmed(), sandbox_choice())
+    given = (task.name, documents, settings, paths, current_consent())
     try:
         # A new interpreter: a copy of this one would share the model's threads and accelerators.
         context = multiprocessing.get_context("spawn")
@@ -69,26 +68,18 @@ def _in_processes(task: Task, records: Sequence[SampleRecord], settings: RenderS
         return [score_sample(task, record) for record in records]
 
 
-_task: Task | None = None  # of a scoring process
+_scoring: tuple[Task, Consent] | None = None  # of a scoring process
 
 
-def _start(
-    name: str,
-    documents: Documents,
-    settings: RenderSettings,
-    paths: tuple[str, ...],
-    unsafe_code: bool,
-    sandbox: tuple[str, str],
-) -> None:
-    global _task
+def _start(name: str, documents: Documents, settings: RenderSettings, paths: tuple[str, ...], consent: Consent) -> None:
+    global _scoring
     load_builtin()
     load_files(paths)
-    if unsafe_code:
-        confirm_unsafe_code()
-    choose_sandbox(*sandbox)
-    _task = recorded_task(name, {name: documents}, settings)
+    _scoring = recorded_task(name, {name: documents}, settings), consent
 
 
 def _score(record: SampleRecord) -> ScoredSample:
-    assert _task is not None, "_start runs before the first sample"
-    return score_sample(_task, record)
+    assert _scoring is not None, "_start runs before the first sample"
+    task, consent = _scoring
+    with consenting(consent):
+        return score_sample(task, record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,12 +46,19 @@ class Entry:
         return self.number, self.weight, self.writer
 
 
+_publishing = threading.Lock()
+
 Entries = dict[str, dict[str, Entry]]
 """Section -> name -> the entry that wins."""
 
 
 def publish(folder: RunFolder, file: str, sections: Mapping[str, Mapping[str, Entry]]) -> None:
-    """Add entries to one of a run's files."""
+    """Add entries to one of a run's files. Threads of a process have one part, which one of them at a time changes."""
+    with _publishing:
+        _publish(folder, file, sections)
+
+
+def _publish(folder: RunFolder, file: str, sections: Mapping[str, Mapping[str, Entry]]) -> None:
     part_file, known = folder.path / PARTS / f"{writer_name()}.json", merged(folder, file)
     part = read_json(part_file)
     own = part.setdefault(file, {})

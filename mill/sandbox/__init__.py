@@ -2,10 +2,8 @@
 
 from mill.sandbox.choice import (
     UNISOLATED,
-    choose_sandbox,
     chosen_sandbox,
     refuse_unsafe_code,
-    sandbox_choice,
     sandbox_label,
     sandbox_warnings,
 )
@@ -15,14 +13,12 @@ from mill.sandbox.process import Execution
 __all__ = [
     "UNISOLATED",
     "Execution",
-    "choose_sandbox",
     "chosen_sandbox",
     "has_module",
     "refuse_unsafe_code",
     "require_imports",
     "run_programs",
     "run_python",
-    "sandbox_choice",
     "sandbox_label",
     "sandbox_warnings",
 ]

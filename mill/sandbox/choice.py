@@ -1,12 +1,13 @@
-"""The sandbox of this process (`--sandbox`), and the tasks that may run code in it."""
+"""The sandbox of a call (`--sandbox`), and the tasks that may run code in it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
+from mill.api.consent import current_consent
 from mill.api.errors import SpecError
 from mill.api.task import Task
-from mill.api.unsafe_code import unsafe_code_confirmed
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.sandbox.container import DEFAULT_IMAGE, Container
 from mill.sandbox.isolation import Sandbox
@@ -16,25 +17,19 @@ NAMES = (Bubblewrap.name, Container.name, Unisolated.name)
 UNISOLATED = "programs ran without isolation (--sandbox none)"
 
 _bubblewrap, _unisolated = Bubblewrap(), Unisolated()  # what is known about the machine holds for the process
-_chosen: Sandbox = _bubblewrap
-_containers: dict[str, Container] = {}
 
 
-def choose_sandbox(name: str, image: str = DEFAULT_IMAGE) -> None:
-    global _chosen
-    if name == Container.name:
-        _chosen = _containers.setdefault(image, Container(image))
-    else:
-        _chosen = _unisolated if name == Unisolated.name else _bubblewrap
+@functools.cache
+def _container(image: str) -> Container:
+    return Container(image)
 
 
 def chosen_sandbox() -> Sandbox:
-    return _chosen
-
-
-def sandbox_choice() -> tuple[str, str]:
-    """What `choose_sandbox` takes, to choose the same in another process."""
-    return _chosen.name, _chosen.image if isinstance(_chosen, Container) else DEFAULT_IMAGE
+    """That of the call."""
+    consent = current_consent()
+    if consent.sandbox == Container.name:
+        return _container(consent.sandbox_image or DEFAULT_IMAGE)
+    return _unisolated if consent.sandbox == Unisolated.name else _bubblewrap
 
 
 def refuse_unsafe_code(tasks: Sequence[Task]) -> None:
@@ -43,19 +38,20 @@ def refuse_unsafe_code(tasks: Sequence[Task]) -> None:
     running = [task for task in tasks if task.runs_code]
     if not running:
         return
+    sandbox = chosen_sandbox()
     for task in running:
-        if not unsafe_code_confirmed() and not (task.isolates_code and _chosen.isolates):
+        if not current_consent().confirm_run_unsafe_code and not (task.isolates_code and sandbox.isolates):
             raise SpecError(f"{task.name} executes code that the model wrote: --confirm_run_unsafe_code allows it")
-    if _chosen.problem:
+    if sandbox.problem:
         around = "--sandbox none --confirm_run_unsafe_code runs it without isolation"
-        raise SpecError(f"{running[0].name} executes code that the model wrote, and {_chosen.problem}; {around}")
+        raise SpecError(f"{running[0].name} executes code that the model wrote, and {sandbox.problem}; {around}")
 
 
 def sandbox_label(tasks: Sequence[Task]) -> str:
     """The sandbox of a run, for its manifest; empty where no task executes code."""
-    return _chosen.label if any(task.runs_code for task in tasks) else ""
+    return chosen_sandbox().label if any(task.runs_code for task in tasks) else ""
 
 
 def sandbox_warnings(task: Task) -> list[str]:
     """What a reader of a task's score must know about how its programs ran."""
-    return [UNISOLATED] if task.runs_code and not _chosen.isolates else []
+    return [UNISOLATED] if task.runs_code and not chosen_sandbox().isolates else []

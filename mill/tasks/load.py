@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import pkgutil
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 import mill.tasks
 from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
-from mill.api.files import check_path, import_file, is_file
+from mill.api.files import check_path, forget_file, import_file, is_file, registrations_of
 from mill.api.model import ModelCapabilities
-from mill.api.registry import metrics, models, tasks
+from mill.api.registry import tasks
 from mill.api.task import Benchmark, Task
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.generated_choice import is_generated
@@ -62,18 +61,12 @@ def load_files(paths: tuple[str, ...]) -> None:
 
 def _load_file(file: Path) -> None:
     """Import a file. One that takes the name of a built-in without `override=True` is refused and leaves no trace."""
-    before = [(registry, registry.entries()) for registry in (tasks, models, metrics)]
     module = import_file(file, "task file")
-    for registry, entries in before:
-        replaced = registry.replaced_since(entries)
-        if replaced:
-            for changed, earlier in before:
-                changed.restore(earlier)
-            sys.modules.pop(module.__name__, None)
-            raise SpecError(
-                f"task file {file} registers the {registry.what} {replaced[0]!r}, which is built in: choose another name, "
-                f"or register it with override=True"
-            )
+    for made in registrations_of(module):
+        if made.replaces_builtin:
+            forget_file(module)
+            what = f"the {made.registry.what} {made.name!r}, which is built in"
+            raise SpecError(f"task file {file} registers {what}: choose another name, or register it with override=True")
 
 
 def _hint(name: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from mill.api.errors import MillError
+from mill.api.registry import names_of_call
 from mill.api.task import Benchmark, Task
 
 _SOURCES = {
@@ -57,10 +58,24 @@ def is_pattern(name: str) -> bool:
 
 
 def source(name: str) -> TaskSource:
+    """That of this call, where it names folders."""
+    if (own := _own_sources().get(name)) is not None:
+        return own
     if name not in _opened:
-        module, _, attribute = _SOURCES[name].partition(":")
-        _opened[name] = getattr(importlib.import_module(module), attribute)()
+        _opened[name] = _open(name)
     return _opened[name]
+
+
+def _open(name: str) -> TaskSource:
+    module, _, attribute = _SOURCES[name].partition(":")
+    opened: TaskSource = getattr(importlib.import_module(module), attribute)()
+    return opened
+
+
+def _own_sources() -> dict[str, TaskSource]:
+    """Those opened for the folders of this call, or of the process where there is none."""
+    call = names_of_call()
+    return _opened if call is None else call.sources
 
 
 def names_in_sources(name: str) -> list[str]:
@@ -77,12 +92,19 @@ def names_in_sources(name: str) -> list[str]:
 
 def add_folder(path: str) -> bool:
     """A folder of YAML tasks, which is the format of lm-eval; False where it has none."""
+    own = _own_sources()
+    if _YAML_FORMAT not in own:
+        before = added_folders()
+        own[_YAML_FORMAT] = _open(_YAML_FORMAT)
+        for folder in before:
+            own[_YAML_FORMAT].add_folder(folder)
     return source(_YAML_FORMAT).add_folder(path)
 
 
 def added_folders() -> tuple[str, ...]:
     """The folders added so far; another process adds the same."""
-    return tuple(_opened[_YAML_FORMAT].folders()) if _YAML_FORMAT in _opened else ()
+    known = _own_sources().get(_YAML_FORMAT) or _opened.get(_YAML_FORMAT)
+    return tuple(known.folders()) if known is not None else ()
 
 
 def source_names() -> tuple[str, ...]:

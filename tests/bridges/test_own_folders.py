@@ -11,11 +11,12 @@ pytest.importorskip("lm_eval")
 
 from lm_eval.tasks import TaskManager
 
-from mill.api.errors import DataError
+from mill.api.errors import DataError, UnknownName
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
+from mill.options.switches import one_call
 from mill.runs.prepare import prepare
 from mill.tasks import sources
 from mill.tasks.load import load_files, select
@@ -201,3 +202,15 @@ def test_names_of_lm_eval_are_found_without_its_prefix(folder: Path, capsys: pyt
     assert "lm-eval:made_choice,task" in capsys.readouterr().out
     assert main(["ls", "tasks", "made_mutual"]) == 2
     assert "`mill ls tasks lm-eval:made_mutual` lists 1" in capsys.readouterr().err
+
+
+def test_an_edited_file_is_read_again_by_the_next_call(folder: Path) -> None:
+    versions = []
+    for version in (1, 2):
+        own_task(folder, f"metadata:\n  version: {version}\n")
+        with one_call({}):
+            load_files((str(folder),))
+            versions += [str(task.version).rpartition(" ")[2] for task in select(["lm-eval:own"]).tasks]
+    assert versions == ["1", "2"]
+    with one_call({}), pytest.raises(UnknownName):
+        select(["lm-eval:own"])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mill.api.files import import_file
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
 
@@ -699,19 +700,18 @@ def refused(result: tuple[int, str, str], message: str) -> None:
 
 def test_an_interrupted_check_resumes(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toys(mill, "--limit", "2")[0] == 0
-    from mill.api.registry import models
-
-    whole = models.get("toy")._generate_batch
+    model = import_file(TOY, "task file").ToyModel
+    whole = model._generate_batch
 
     def interrupted(self: Any, batch: Any, gen_kwargs: Any) -> Any:
         if any("toy_gen 5" in request.text for request in batch):
             raise KeyboardInterrupt
         return whole(self, batch, gen_kwargs)
 
-    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    monkeypatch.setattr(model, "_generate_batch", interrupted)
     code, _, err = toys(mill)
     assert code == 130 and "the same command resumes from there" in err
-    monkeypatch.setattr(models.get("toy"), "_generate_batch", whole)
+    monkeypatch.setattr(model, "_generate_batch", whole)
     assert toys(mill)[0] == 0
     assert computed(tmp_path / "results") == 2 * 8
 

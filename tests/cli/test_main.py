@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.files import import_file
 from mill.cli.main import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -204,12 +205,11 @@ def test_failed_samples_are_listed_and_make_the_exit_code_1(mill: Mill, monkeypa
 
 def test_ctrl_c_ends_cleanly_and_names_the_command_that_resumes(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toy(mill, "--limit", "1")[0] == 0
-    from mill.api.registry import models
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    monkeypatch.setattr(import_file(TOY, "task file").ToyModel, "_generate_batch", interrupted)
     code, _, err = toy(mill, "--limit", "4")
     assert code == 130
     assert err.splitlines()[-1].startswith("mill: interrupted; all completed requests are recorded")
@@ -503,12 +503,11 @@ def test_a_model_that_breaks_does_not_keep_the_others_from_running(mill: Mill, t
 
 def test_interrupting_a_fresh_run_names_the_command_without_fresh(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toy(mill, "--limit", "1")[0] == 0
-    from mill.api.registry import models
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
+    monkeypatch.setattr(import_file(TOY, "task file").ToyModel, "_generate_batch", interrupted)
     assert "the same command without --fresh resumes" in toy(mill, "--limit", "4", "--fresh")[2]
 
 

@@ -18,6 +18,7 @@ from mill.report.transcript import transcript
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
 from mill.runs.samples import SampleRecord
+from mill.tasks.load import load_files
 
 TESTS = Path(__file__).parents[1]
 ALIKE = "the quick brown fox jumps over the lazy dog . what is the answer ?" + " it is 42" * 9
@@ -128,6 +129,7 @@ def test_a_dialog_that_ended_at_the_limit_of_rounds_says_so(show: Show, capsys: 
     assert f"{limited} (samples 0, 1, 2, 3, 4, ...)" in printed
     assert "[the dialog ended at the limit of rounds]" in show(folder, "toy_agent", "0")
     assert folder.results().tasks["toy_agent"].max_rounds_reached == [str(number) for number in range(12)]
+    load_files((str(TESTS / "toy_agent.py"),))
     assert score_again(folder).tasks[0].max_rounds_reached == [str(number) for number in range(12)]
 
 

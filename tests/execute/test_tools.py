@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mill.api.consent import Consent, consenting
 from mill.api.errors import CannotServe
 from mill.api.message import Message
 from mill.api.request import MULTI_ROUND, Request
@@ -20,6 +21,7 @@ from mill.execute.tools import execute, run_tools
 from mill.runs.outcome import Outcome
 from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
+from mill.sandbox import chosen_sandbox
 from mill.tasks.agent import call_id, tool_turns
 from mill.tasks.load import load_files, make_task, select
 from tests.runs.faults import ROOT, assert_resumes_after_kills
@@ -126,6 +128,17 @@ class Nothing:
 
     def put(self, request: Request, response: Response) -> Response:
         return response
+
+
+def test_tools_run_in_the_sandbox_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in threads."""
+    monkeypatch.setattr(type(make_task("toy_agent")), "call_tool", lambda *given: chosen_sandbox().name)
+    for name in ("none", "bubblewrap"):
+        request = Request(MULTI_ROUND, "q", options={"round": 0})
+        request.resps.append(Response(text="", tool_calls=(ToolCall.parse("add", {}),)))
+        with consenting(Consent(sandbox=name)):
+            run_tools(Nothing(), [(make_task("toy_agent"), Sample("0", {"question": "q"}), RenderSettings(), [request])])
+        assert [result.output for result in request.resps[0].tool_results] == [name]
 
 
 def test_a_tool_gets_the_calls_before_it_and_their_results(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mill.api.constructor import constructor_parameters
 from mill.api.errors import ModelError, SpecError, UnknownName
+from mill.api.identity import constructor_parameters
 from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import ZERO_SHOT, Request

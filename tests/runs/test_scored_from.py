@@ -142,13 +142,10 @@ def test_a_record_that_is_a_link_is_followed(runs: Runs, tmp_path: Path) -> None
 
 def test_code_of_a_user_scores_again(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     runs()
-    entries = metrics.entries()
-    try:
-        metrics.add("mean", lambda values: mean(values))
+    with monkeypatch.context() as changed:
+        changed.setattr(metrics, "_entries", {**metrics.entries(), "mean": lambda values: mean(values)})
         runs()
         assert runs.written
-    finally:
-        metrics.restore(entries)
     monkeypatch.setattr(scored_from, "imported_files", lambda: ("my_task.py",))
     runs()
     assert runs.written

@@ -6,8 +6,10 @@ import json
 import multiprocessing
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +67,7 @@ def publish_many(path: str, number: int, gate: Any) -> None:
         publish(folder, MANIFEST, {"sessions": {name: Entry(session)}, TOP: {f"top-{name}": Entry(name)}})
 
 
-def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
-    context = multiprocessing.get_context("spawn")
-    gate = context.Barrier(PROCESSES)
-    processes = [context.Process(target=publish_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * PROCESSES
+def check_nothing_is_lost(folder: RunFolder) -> None:
     names = {f"{number}-{entry}" for number in range(PROCESSES) for entry in range(ENTRIES)}
     tasks, manifest = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
     assert set(tasks) == {*names, "all"}
@@ -83,6 +77,27 @@ def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
     )
     assert {name: manifest[f"top-{name}"] for name in names} == {name: name for name in names}
     assert not [file for file in folder.path.rglob(".*") if file.is_file()]
+
+
+def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(PROCESSES)
+    processes = [context.Process(target=publish_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    check_nothing_is_lost(folder)
+
+
+def test_threads_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
+    """They share the part of their process."""
+    gate = threading.Barrier(PROCESSES, timeout=30)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for one in [pool.submit(publish_many, str(folder.path), number, gate) for number in range(PROCESSES)]:
+            one.result()
+    check_nothing_is_lost(folder)
 
 
 @pytest.mark.parametrize("writers", [("a", "b"), ("b", "a")])

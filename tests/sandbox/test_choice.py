@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from mill.api.background import Background
+from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
 from mill.options.eval_options import EvalOptions
 from mill.options.option import options_of, read_all
-from mill.options.switches import apply_switches
-from mill.sandbox import choice, choose_sandbox, chosen_sandbox, refuse_unsafe_code, run_programs, sandbox_choice
+from mill.options.switches import one_call
+from mill.sandbox import choice, chosen_sandbox, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.tasks.load import load_builtin, make_task
 
@@ -22,10 +26,9 @@ AROUND = "; --sandbox none --confirm_run_unsafe_code runs it without isolation"
 
 
 @pytest.fixture(autouse=True)
-def default(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr("mill.api.unsafe_code._confirmed", False)
-    monkeypatch.setattr(choice, "_containers", {})
-    request.addfinalizer(lambda: choose_sandbox("bubblewrap"))
+def containers() -> None:
+    """What another test found out about a container is forgotten."""
+    choice._container.cache_clear()
 
 
 def script(folder: Path, name: str, text: str) -> None:
@@ -73,18 +76,21 @@ def test_docker_without_a_daemon_is_refused(tmp_path: Path, monkeypatch: pytest.
     script(tmp_path, "docker", "echo 'Cannot connect to the Docker daemon' >&2\nexit 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     load_builtin()
-    choose_sandbox("docker")
-    with pytest.raises(SpecError, match="and neither docker nor podman answers: start a daemon"):
+    with (
+        consenting(Consent(sandbox="docker")),
+        pytest.raises(SpecError, match="and neither docker nor podman answers: start a daemon"),
+    ):
         refuse_unsafe_code([make_task("humaneval")])
 
 
 def test_an_image_that_is_missing_is_refused_before_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, "podman", 'test "$1" = ps')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    choose_sandbox("docker", "org/python:3")
-    if not chosen_sandbox().problem.startswith("podman"):
+    with consenting(Consent(sandbox="docker", sandbox_image="org/python:3")):
+        problem = chosen_sandbox().problem
+    if not problem.startswith("podman"):
         pytest.skip("a docker daemon answers here")
-    assert chosen_sandbox().problem == "podman has no image org/python:3: podman pull org/python:3"
+    assert problem == "podman has no image org/python:3: podman pull org/python:3"
 
 
 def test_a_container_is_started_for_each_program_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +104,11 @@ exec {sys.executable} "$@"
 """
     script(tmp_path, "docker", text)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    choose_sandbox("docker", "org/python:3")
-    found = run_programs(["assert 1", "assert 0", "while True: pass"], timeout=1, workers=1)
+    with consenting(Consent(sandbox="docker", sandbox_image="org/python:3")):
+        found, label = (
+            run_programs(["assert 1", "assert 0", "while True: pass"], timeout=1, workers=1),
+            chosen_sandbox().label,
+        )
     assert [one.outcome for one in found] == ["passed", "failed", "timed out"]
     log = (tmp_path / "log").read_text().splitlines()
     started = [line.split() for line in log if line.startswith("run ")]
@@ -110,7 +119,7 @@ exec {sys.executable} "$@"
         "--security-opt no-new-privileges", "--user 65534", "--pull never",
     ):  # fmt: skip
         assert f" {option} " in " ".join(started[0]), option
-    assert chosen_sandbox().label == "docker org/python:3" and sandbox_choice() == ("docker", "org/python:3")
+    assert label == "docker org/python:3"
 
 
 @pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is not installed or does not work here")
@@ -121,16 +130,37 @@ def test_consent_is_needed_where_code_is_not_isolated() -> None:
     other.runs_code = True  # a task that runs its code by itself
     with pytest.raises(SpecError, match="piqa executes code that the model wrote: --confirm_run_unsafe_code allows it"):
         refuse_unsafe_code([builtin, other])
-    choose_sandbox("none")
-    with pytest.raises(SpecError, match="humaneval executes code"):
+    with consenting(Consent(sandbox="none")), pytest.raises(SpecError, match="humaneval executes code"):
         refuse_unsafe_code([builtin])
+    with consenting(Consent(sandbox="none", confirm_run_unsafe_code=True)):
+        refuse_unsafe_code([builtin, other])
+    with pytest.raises(SpecError, match="piqa executes code"):  # the next call
+        refuse_unsafe_code([builtin, other])
 
 
 def test_the_choice_is_an_option_of_a_run() -> None:
     known = options_of(EvalOptions)
-    apply_switches(read_all({"sandbox": "none"}, known, "option"))
-    assert chosen_sandbox().name == "none" and not chosen_sandbox().isolates
-    apply_switches({})  # the next run of this process
+    with one_call(read_all({"sandbox": "none"}, known, "option")):
+        assert chosen_sandbox().name == "none" and not chosen_sandbox().isolates
     assert chosen_sandbox().name == "bubblewrap"
     with pytest.raises(SpecError, match="sandbox must be bubblewrap or docker or none, not 'chroot'"):
         read_all({"sandbox": "chroot"}, known, "option")
+
+
+def test_calls_in_two_threads_have_their_own_sandboxes() -> None:
+    """A thread that a call starts has its call's."""
+    chosen, answered = threading.Event(), threading.Event()
+
+    def unisolated() -> list[str]:
+        with one_call({"sandbox": "none"}):
+            chosen.set()
+            answered.wait(10)
+            return [chosen_sandbox().name, Background(lambda: chosen_sandbox().name).result()]
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(unisolated)
+        assert chosen.wait(10)
+        with one_call({}):
+            own = [chosen_sandbox().name, Background(lambda: chosen_sandbox().name).result()]
+        answered.set()
+        assert (own, other.result()) == (["bubblewrap"] * 2, ["none"] * 2)

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
 from mill.bridges.lm_eval.hub_metrics import CodeEval
-from mill.sandbox import choose_sandbox, chosen_sandbox, has_module, require_imports, run_programs, run_python
+from mill.sandbox import chosen_sandbox, has_module, require_imports, run_programs, run_python
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.sandbox.isolation import Sandbox
 from mill.sandbox.process import SandboxRunner
@@ -24,10 +26,9 @@ isolated = pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is 
 
 
 @pytest.fixture(params=[pytest.param("bubblewrap", marks=isolated), "none"])
-def sandbox(request: pytest.FixtureRequest) -> str:
-    choose_sandbox(request.param)
-    request.addfinalizer(lambda: choose_sandbox("bubblewrap"))
-    return str(request.param)
+def sandbox(request: pytest.FixtureRequest) -> Iterator[str]:
+    with consenting(Consent(sandbox=request.param, confirm_run_unsafe_code=True)):
+        yield str(request.param)
 
 
 @pytest.mark.usefixtures("sandbox")
@@ -159,8 +160,7 @@ def test_a_sandbox_that_breaks_is_no_failure_of_the_program() -> None:
 
 
 @pytest.mark.usefixtures("sandbox")
-def test_pass_at_k_is_the_unbiased_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mill.bridges.lm_eval.hub_metrics.unsafe_code_confirmed", lambda: True)
+def test_pass_at_k_is_the_unbiased_estimate() -> None:
     good, bad = "def add(a, b):\n    return a + b", "def add(a, b):\n    return a * b"
     scores, results = CodeEval().compute(
         references=["assert add(2, 3) == 5", "assert add(2, 3) == 5"],

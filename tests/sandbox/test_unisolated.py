@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mill.sandbox import choose_sandbox, run_python
+from mill.api.consent import Consent, consenting
+from mill.sandbox import run_python
 from mill.tasks.agent_tools import bash_tool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
@@ -31,9 +32,8 @@ time.sleep(0.3)
 
 @pytest.fixture(autouse=True)
 def unisolated() -> Iterator[None]:
-    choose_sandbox("none")
-    yield
-    choose_sandbox("bubblewrap")
+    with consenting(Consent(sandbox="none")):
+        yield
 
 
 def left() -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mill.cli.main import run
-from mill.models.spec.remote_code import FORBIDDEN
 
 Mill = Callable[..., tuple[int, str]]
 
@@ -27,7 +26,6 @@ def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
         monkeypatch.delitem(sys.modules, name)
     for name in ("MILL_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(FORBIDDEN, "")  # restored after the test, also where a command sets it
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from mill.models.spec.remote_code import FORBIDDEN, remote_code_of
+from mill.api.consent import Consent, consenting
+from mill.models.spec.remote_code import remote_code_of
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -81,25 +82,29 @@ def test_forbidden_remote_code_is_refused_in_one_line(
     assert "cannot load the config of own_" in line and "Traceback" not in output
 
 
-def test_workers_on_ray_refuse_forbidden_remote_code(
-    mill: Mill, remote_code_model: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mill.execute.ray_actor import Opening, ReplicaActor, environment
+def test_it_is_forbidden_for_one_command(mill: Mill, remote_code_model: tuple[str, Path]) -> None:
+    spec, marker = remote_code_model
+    command = ("eval", spec, "toy_gen", "--task_paths", TOY, "--limit", "1", "--quiet")
+    assert mill(*command, "--no_remote_code")[0] == 2 and not marker.exists()
+    assert mill(*command)[0] == 0 and marker.exists()
+
+
+def test_workers_on_ray_refuse_forbidden_remote_code(remote_code_model: tuple[str, Path]) -> None:
+    from mill.execute.choose import RAY, ExecutorChoice, RayBackend
+    from mill.execute.ray_actor import Opening, ReplicaActor
     from mill.execute.workers import portable_identity
     from mill.models.spec.open import open_model
     from mill.models.spec.parse import parse_spec
 
     spec, marker = remote_code_model
-    model = open_model(parse_spec(spec))
-    identity = portable_identity(model)
-    monkeypatch.setenv(FORBIDDEN, "1")
-    forwarded = environment(model)
-    assert forwarded[FORBIDDEN] == "1"
-    monkeypatch.setenv(FORBIDDEN, "")
-    failure = ReplicaActor().open(Opening(parse_spec(spec), None, (), identity, forwarded)).failure
+    parsed = parse_spec(spec)
+    model = open_model(parsed)
+    with consenting(Consent(no_remote_code=True)):
+        (opening,) = RayBackend(ExecutorChoice(RAY), [parsed], model, 1)._openings
+    failure = ReplicaActor().open(opening).failure
     assert failure is not None and "cannot load the config" in failure and "\n" not in failure
     assert not marker.exists()
-    assert ReplicaActor().open(Opening(parse_spec(spec), None, (), identity, {FORBIDDEN: ""})).failure is None
+    assert ReplicaActor().open(Opening(parsed, None, (), portable_identity(model), {}, Consent())).failure is None
     assert marker.exists(), "it runs where it is not forbidden"
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+import mill
+from mill.api.consent import Consent, consenting
+from mill.api.errors import SpecError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.cli.main import run as main
@@ -178,19 +181,29 @@ def test_a_run_scores_programs_once_and_says_why_they_failed(
     assert "0.4" in capsys.readouterr().out
 
 
-def test_without_a_sandbox_consent_is_needed(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("mill.api.unsafe_code._confirmed", False)
+def test_without_a_sandbox_consent_is_needed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["eval", f"{data / 'backend.py'}[path=x]", "humaneval", "--output_dir", str(data / "out"), "--sandbox", "none"]
     assert main(command) == 2
     error = capsys.readouterr().err
     assert error == "mill: humaneval executes code that the model wrote: --confirm_run_unsafe_code allows it\n"
     assert main([*command, "--confirm_run_unsafe_code"]) == 0
+    assert main(command) == 2  # the next command of this process
+    assert capsys.readouterr().err.endswith(error)
     (results,) = (data / "out").glob("**/results.json")
     assert json.loads(results.with_name("manifest.json").read_text())["sandbox"] == "none"
     assert "programs ran without isolation (--sandbox none)" in results.read_text()
     assert '"value": 0.4' in results.read_text()
+
+
+def test_consent_in_python_is_an_argument_of_one_call(data: Path) -> None:
+    def evaluate(**options: Any) -> float:
+        spec, folder = f"{data / 'backend.py'}[path=x]", str(data / "python")
+        return float(mill.evaluate(spec, "humaneval", sandbox="none", output_dir=folder, **options).scores["value"][0])
+
+    for options in ({}, {"confirm_run_unsafe_code": False}):
+        assert evaluate(confirm_run_unsafe_code=True) == 0.4
+        with pytest.raises(SpecError, match="--confirm_run_unsafe_code allows it"):
+            evaluate(**options)
 
 
 @published
@@ -227,7 +240,6 @@ def test_prompts_and_scores_are_those_of_lm_eval(name: str, monkeypatch: pytest.
     """For answers that continue the prompt: right ones, wrong ones, and such that do not parse."""
     pytest.importorskip("lm_eval")
     monkeypatch.setenv("MILL_DATA", DATA)
-    monkeypatch.setattr("mill.bridges.lm_eval.hub_metrics.unsafe_code_confirmed", lambda: True)
     ours, theirs = task_of(name), make_task(f"lm-eval:{name}")
     samples, settings = list(ours.samples())[:24], RenderSettings()
     theirs.prepare(theirs.samples()[:24], settings)
@@ -237,4 +249,6 @@ def test_prompts_and_scores_are_those_of_lm_eval(name: str, monkeypatch: pytest.
         right = ours.answer_text(sample.doc).removesuffix("\n[DONE]")
         wrong = re.sub(r"return .*", "return None", right)
         responses = [Response(text=(right, wrong, f"{right}\n  )", "", f"{right}\nraise SystemExit(0)")[number % 5])]
-        assert list(ours.score(sample, responses).values()) == list(theirs.score(other, responses).values()), number
+        with consenting(Consent(confirm_run_unsafe_code=True)):
+            scores = theirs.score(other, responses)
+        assert list(ours.score(sample, responses).values()) == list(scores.values()), number

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mill.api.batching import describe
+from mill.api.consent import current_consent
 from mill.api.errors import DataError, SpecError
-from mill.api.unsafe_code import unsafe_code_confirmed
 from mill.sandbox import Execution, require_imports, run_programs
 
 NAME = "code_eval"
@@ -50,7 +50,7 @@ class CodeEval:
         num_workers: int | None = None,
         timeout: float = _TIMEOUT_S,
     ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
-        if not unsafe_code_confirmed():
+        if not current_consent().confirm_run_unsafe_code:
             raise SpecError("it executes code that the model wrote: --confirm_run_unsafe_code allows it")
         require_imports(references)
         programs = [

@@ -327,7 +327,10 @@ class TransformersCheckpoint(MediaModel):
 
     def clean(self) -> None:
         self.warnings()
-        if self._model is not None:
+        if self._model is not None and self.made_with.holds_weights:
+            for name in [name for name in vars(self._model) if name.startswith("_mill_")]:
+                del self._model.__dict__[name]  # what refers to its layers as they are now
+        elif self._model is not None:
             self._model = self._passes = None
             self._free_memory()
 

@@ -11,16 +11,16 @@ from types import UnionType
 from typing import Any
 
 from mill.api.batching import describe
-from mill.api.constructor import constructor_parameters
+from mill.api.consent import current_consent
 from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.files import import_file
+from mill.api.identity import constructor_parameters
 from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.api.secrets import is_secret, names_hidden, reveal
 from mill.models.spec.backends import backend_info
 from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
-from mill.models.spec.remote_code import remote_code_forbidden
 
 CHAT_NAMES = ("use_chat_template", "apply_chat_template")
 # What other tools call the argument that names the model.
@@ -93,7 +93,7 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
         for name, value in resolved.arguments.items()
     }
     arguments = checked_arguments(cls, resolved.backend, given)
-    if remote_code_forbidden() and "trust_remote_code" in arguments_of(cls):
+    if current_consent().no_remote_code and "trust_remote_code" in arguments_of(cls):
         arguments["trust_remote_code"] = False
     try:
         model = cls(**arguments)

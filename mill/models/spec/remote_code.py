@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,6 @@ _CONFIGS = (
     "preprocessor_config.json",
     "video_preprocessor_config.json",
 )
-FORBIDDEN = "MILL_NO_REMOTE_CODE"  # in the environment, so that workers and jobs see it too
-
-
-def forbid_remote_code() -> None:
-    os.environ[FORBIDDEN] = "1"
-
-
-def remote_code_forbidden() -> bool:
-    return bool(os.environ.get(FORBIDDEN))
 
 
 def announce_remote_code(path: str, revision: str | None = None) -> None:
