@@ -7,6 +7,7 @@ between tokens. No tolerance is chosen:
   order, and where the rows are split into two passes.
 * blind: with the output of every attention set to zero, no other token changes a token's logits.
 * siblings: other tokens in the other rows, and later tokens of the same row, change nothing.
+* later: by the plain path, too, later tokens change nothing.
 
 Nothing is exactly that: shapes are equal, so rounding is. Only layers that compute tokens in groups, such as routed experts,
 round a token by its group. There a difference must be within rounding, and the gradient of a token's logits with respect to
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import describe, is_out_of_memory
@@ -31,9 +33,12 @@ from mill.models.tokens.scores import on_device
 if TYPE_CHECKING:
     import torch
 
+    Forward = Callable[[torch.Tensor], torch.Tensor]  # from tokens to logits of (tokens, vocabulary)
+
 _CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
 STATE = "its layers move information between tokens without attention"
 SIBLINGS = "a row's result depends on the rows beside it"
+LATER = "its tokens see what follows them"
 DIFFERS = "its results with shared prefixes are not those of each row by itself"
 ROW, WORDS = 10, 7  # tokens of a row, and different ones in all rows
 
@@ -67,38 +72,48 @@ def _disproof(model: Any) -> str:
     vocabulary = int(model.config.get_text_config().vocab_size)
     pack = _ProofPack(model, _trie(vocabulary))
     rows = _tokens(pack.trie)
+    blind = partial(pack.logits, plan=_Blind)
     with torch.inference_mode():
         alone = [_plain(model, [row])[0] for row in rows]
         noise = _Noise(model, rows, alone)
-        together = pack.logits()
-        changes = [
-            (_changes(pack, pack.logits(plan=_Blind), pack.edges(), _Blind), STATE),
-            (_changes(pack, together, pack.siblings(), Pack), SIBLINGS),
+        proofs: list[tuple[str, Forward, torch.Tensor, list[list[int]]]] = [
+            (LATER, partial(_plain_row, model), torch.tensor(rows[-1]), [list(range(ROW // 2))]),
+            (STATE, blind, pack.ids, pack.edges()),
+            (SIBLINGS, pack.logits, pack.ids, pack.siblings()),
         ]
-        for moved, reason in changes:
-            if any(moved) and not noise.explains(moved):
-                return reason
+        inexact = []
+        for reason, forward, ids, kept in proofs:
+            moved = _changes(forward, ids, kept, vocabulary)
+            if any(moved):
+                inexact.append(reason)
+                if not noise.explains(moved):
+                    return reason
         reverse = _ProofPack(model, _trie(vocabulary, reverse=True))
-        for found in (pack.by_row(together), reverse.by_row(reverse.logits()), pack.by_row(pack.split_logits())):
+        together = pack.by_row(pack.logits(pack.ids))
+        for found in (together, reverse.by_row(reverse.logits(reverse.ids)), pack.by_row(pack.split_logits())):
             if not noise.explains(_distances(torch.cat(found), torch.cat(alone))):
                 return DIFFERS
-    return STATE if any(any(moved) for moved, _ in changes) and pack.has_gradient() else ""
+    if LATER in inexact and _has_gradient(model, *proofs[0][1:]):
+        return LATER
+    if inexact and _has_gradient(model, partial(blind, fused=False), *proofs[1][2:]):
+        return STATE
+    return ""
 
 
 def padding_obstacle(model: Any) -> str:
-    """Why a row changes when it is padded beside a longer one; empty if it does not."""
+    """Why rows must not be padded; empty if they may be."""
     import torch
 
-    rows = _tokens(_trie(int(model.config.get_text_config().vocab_size)))
-    short, longer = rows[0][: ROW // 2], rows[-1]
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    row = _tokens(_trie(vocabulary))[-1]
+    forward, ids = partial(_plain_row, model), torch.tensor(row)
     try:
         with torch.inference_mode():
-            alone = _plain(model, [short])
-            beside = _plain(model, [[*short, *[0] * (ROW - len(short))], longer])[0, : len(short)]
-            differs = not _Noise(model, [short], alone).explains(_distances(beside, alone[0]))
+            moved = _changes(forward, ids, [list(range(ROW // 2))], vocabulary)
+            sees_later = any(moved) and not _Noise(model, [row], [forward(ids)]).explains(moved)
     except Exception:  # requests will meet it, and say so
         return ""
-    return "its tokens see what follows them, so rows are not padded: each is computed by itself" if differs else ""
+    return f"{LATER}, so rows are not padded: each is computed by itself" if sees_later else ""
 
 
 def token_noise(model: Any) -> float:
@@ -162,6 +177,10 @@ def _plain(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
     return logits.float()
 
 
+def _plain_row(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    return _plain(model, [ids.tolist()])[0]
+
+
 def _distances(some: torch.Tensor, others: torch.Tensor) -> list[float]:
     """How far log-probabilities of (tokens, vocabulary) are from others: for each token, over the whole vocabulary."""
     one, other = some.log_softmax(dim=-1), others.log_softmax(dim=-1)
@@ -182,16 +201,15 @@ class _ProofPack:
 
     def __init__(self, model: Any, trie: Trie) -> None:
         self.model, self.trie = model, trie
-        self.vocabulary = int(model.config.get_text_config().vocab_size)
         layout = self._plan(Pack, self.trie.segments, {})
         self.bounds, self.ids = layout.bounds, layout.ids
 
     def _plan(self, kind: type[PackLayout], segments: Sequence[Segment], cache: SegmentCache) -> PackLayout:
         return kind(segments, cache, segments, window=ROW)
 
-    def logits(self, ids: torch.Tensor | None = None, plan: type[PackLayout] = Pack) -> torch.Tensor:
-        """With other tokens at the same places, where `ids` are those."""
-        return self._forward(self._plan(plan, self.trie.segments, {}), ids)
+    def logits(self, ids: torch.Tensor, plan: type[PackLayout] = Pack, *, fused: bool = True) -> torch.Tensor:
+        """With these tokens at the same places."""
+        return self._forward(self._plan(plan, self.trie.segments, {}), ids, fused=fused)
 
     def split_logits(self) -> torch.Tensor:
         """In two passes, the second of which has the keys and values of the first."""
@@ -201,12 +219,12 @@ class _ProofPack:
         logits: dict[Segment, torch.Tensor] = {}
         for segments in (self.trie.segments[:2], self.trie.segments[2:]):
             plan = self._plan(Pack, segments, cache)
-            found = self._forward(plan)
+            found = self._forward(plan, plan.ids)
             logits |= {segment: found[first:last] for segment, (first, last) in plan.bounds.items()}
         return torch.cat([logits[segment] for segment in self.bounds])
 
-    def _forward(self, plan: PackLayout, ids: torch.Tensor | None = None, *, fused: bool = True) -> torch.Tensor:
-        ids = on_device((plan.ids if ids is None else ids)[None], self.model.device)
+    def _forward(self, plan: PackLayout, ids: torch.Tensor, *, fused: bool = True) -> torch.Tensor:
+        ids = on_device(ids[None], self.model.device)
         positions = on_device(plan.positions[None], self.model.device)
         with attending(self.model, plan, fused=fused):
             logits: torch.Tensor = self.model(input_ids=ids, position_ids=positions, use_cache=False).logits[0]
@@ -219,55 +237,52 @@ class _ProofPack:
         """Where the tokens of a row are in the pack."""
         return [place for segment in end.chain for place in range(*self.bounds[segment])]
 
-    def edges(self) -> Iterator[list[int]]:
+    def edges(self) -> list[list[int]]:
         """The first token of each segment, and the last one, whose neighbors are then other tokens."""
-        yield [first for first, _ in self.bounds.values()]
-        yield [last - 1 for _, last in self.bounds.values()]
+        bounds = self.bounds.values()
+        return [[first for first, _ in bounds], [last - 1 for _, last in bounds]]
 
-    def siblings(self) -> Iterator[list[int]]:
+    def siblings(self) -> list[list[int]]:
         """Each row without the second half of its own tokens."""
-        for end in self.trie.ends:
-            yield self._path(end)[: -len(end.tokens) // 2]
-
-    def with_others(self, kept: Sequence[int]) -> torch.Tensor:
-        """The ids, with other ones at all places but these."""
-        import torch
-
-        ids = (self.ids + 1 + torch.arange(len(self.ids))) % self.vocabulary
-        ids[kept] = self.ids[kept]
-        return ids
-
-    def has_gradient(self) -> bool:
-        """Whether a token's logits have a gradient with respect to another token, without attention."""
-        import torch
-
-        tables: list[torch.Tensor] = []
-
-        def detach(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
-            tables.append(output.detach().requires_grad_())
-            return tables[-1]
-
-        hook = self.model.get_input_embeddings().register_forward_hook(detach)
-        try:
-            with torch.enable_grad():
-                logits = self._forward(self._plan(_Blind, self.trie.segments, {}), fused=False)
-                for kept in self.edges():
-                    weights = torch.randn(logits[kept].shape, device=logits.device)
-                    (gradient,) = torch.autograd.grad((logits[kept] * weights).sum(), tables, retain_graph=True)
-                    gradient = gradient[0].clone()
-                    gradient[kept] = 0
-                    if bool((gradient != 0).any()):
-                        return True
-        finally:
-            hook.remove()
-        return False
+        return [self._path(end)[: -(len(end.tokens) // 2)] for end in self.trie.ends]
 
 
-def _changes(pack: _ProofPack, logits: torch.Tensor, kept: Iterator[list[int]], plan: type[PackLayout]) -> list[float]:
-    """How far the logits at places that are kept move when all other tokens are other ones."""
+def _changes(forward: Forward, ids: torch.Tensor, kept: Iterable[list[int]], vocabulary: int) -> list[float]:
+    """How far the logits at places that are kept move when the tokens at all others are other ones."""
+    import torch
+
+    logits = forward(ids)
     changes: list[float] = []
     for places in kept:
-        found = pack.logits(pack.with_others(places), plan)
+        others = (ids + 1 + torch.arange(len(ids))) % vocabulary
+        others[places] = ids[places]
+        found = forward(others)
         equal = bool((found[places] == logits[places]).all())
         changes += [0.0] * len(places) if equal else _distances(found[places], logits[places])
     return changes
+
+
+def _has_gradient(model: Any, forward: Forward, ids: torch.Tensor, kept: Iterable[list[int]]) -> bool:
+    """Whether logits at places that are kept have a gradient with respect to the tokens at others."""
+    import torch
+
+    embedded: list[torch.Tensor] = []
+
+    def detach(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
+
+    hook = model.get_input_embeddings().register_forward_hook(detach)
+    try:
+        with torch.enable_grad():
+            logits = forward(ids)
+            for places in kept:
+                weights = torch.randn(logits[places].shape, device=logits.device)
+                (gradient,) = torch.autograd.grad((logits[places] * weights).sum(), embedded, retain_graph=True)
+                others = gradient[0].clone()
+                others[places] = 0
+                if bool((others != 0).any()):
+                    return True
+    finally:
+        hook.remove()
+    return False

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    pass
+    import torch
+
+    Function = Callable[[torch.Tensor], torch.Tensor]
 
 DRAWS = 4  # roundings that are tried on each row
 MORE = 8  # times as many, before a difference is more than rounding
+ROUNDED_ONCE = 1.05  # times the error of rounding, which varies with the values
 MOST, MOST_MEDIAN = 4, 2  # times the noise that a single difference and the median of all may be
 
 
@@ -41,6 +44,23 @@ def _round_otherwise(_: Any, __: Any, output: Any) -> Any:
         return output
     factor = torch.rand(output.shape, device=output.device).sub_(0.5).mul_(torch.finfo(output.dtype).eps).add_(1)
     return factor.mul_(output).to(output.dtype)
+
+
+def is_rounded_once(found: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether a result in half precision is that in float32, rounded: its error is no larger than that of rounding."""
+    rounded = exact.to(found.dtype).float()
+    same_shape = found.shape == exact.shape
+    return same_shape and bool((found.float() - exact).norm() <= ROUNDED_ONCE * (rounded - exact).norm())
+
+
+def is_same_function(one: Function, other: Function, x: torch.Tensor) -> bool:
+    """Whether two functions are the same in the precision of `x`: they differ by no more than `other` does when its input is
+    rounded otherwise."""
+    import torch
+
+    wanted = other(x)
+    moved = other(x * (1 + torch.finfo(x.dtype).eps * torch.rand_like(x).sub(0.5).mul(2))) - wanted
+    return bool((one(x) - wanted).norm() <= 2 * moved.norm())
 
 
 def exceeds(differences: Sequence[float], noise: Sequence[float]) -> bool:
