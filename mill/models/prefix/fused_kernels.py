@@ -138,7 +138,7 @@ def _can_attend(kernel: str, heads: int, groups: int, size: int, dtype: torch.dt
 
 
 def agrees_with_torch(kernel: str, heads: int, groups: int, size: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a kernel is as near to attention in float32 as torch's own kernel: TREE for all tokens of two rows that share
+    """Whether a kernel is as near to attention in float64 as torch's own kernel: TREE for all tokens of two rows that share
     a prefix, SLOTS for the last token of one."""
     import torch
 
@@ -155,9 +155,9 @@ def agrees_with_torch(kernel: str, heads: int, groups: int, size: int, dtype: to
         one, *others = (part.transpose(0, 1)[None] for part in parts)
         keys, values = (other.repeat_interleave(group, dim=1) for other in others)
         out = torch.nn.functional.scaled_dot_product_attention(one, keys, values, attn_mask=seen, scale=scale)
-        return out[0].transpose(0, 1).float()
+        return out[0].transpose(0, 1).double()
 
-    exact, own = attention(q.float(), k.float(), v.float()), attention(q, k, v)
+    exact, own = attention(q.double(), k.double(), v.double()), attention(q, k, v)
     if kernel == TREE:
         found = attend_tree(q, k, v, block_table([first, *rows], group, device), scale)
     else:
@@ -166,7 +166,7 @@ def agrees_with_torch(kernel: str, heads: int, groups: int, size: int, dtype: to
         key, value = (one[last : last + 1].transpose(0, 1) for one in (k, v))
         found = attend_slots(q[last : last + 1], key, value, k.clone(), v.clone(), start, length, scale)
         exact, own = exact[last : last + 1], own[last : last + 1]
-    return bool((found.float() - exact).norm() <= NO_WORSE * (own - exact).norm())
+    return bool((found - exact).norm() <= NO_WORSE * (own - exact).norm())
 
 
 def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

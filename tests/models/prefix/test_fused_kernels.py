@@ -24,12 +24,17 @@ def _tried_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def plain_tree(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, _table: Any, scale: float) -> torch.Tensor:
+    """Two rows that share a prefix: the second does not see the tokens of the first."""
+    seen = torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    first = fused_kernels.PREFIX + fused_kernels.OWN
+    seen[first:, fused_kernels.PREFIX : first] = False
     heads_first = (one.transpose(0, 1) for one in (q, k, v))
-    return torch.nn.functional.scaled_dot_product_attention(*heads_first, is_causal=True, scale=scale).transpose(0, 1)
+    return torch.nn.functional.scaled_dot_product_attention(*heads_first, attn_mask=seen, scale=scale).transpose(0, 1)
 
 
 def plain_slot(q: torch.Tensor, *others: Any) -> torch.Tensor:
-    _, _, keys, values, _, _, scale = others
+    _, _, keys, values, _, length, scale = others
+    keys, values = keys[:length], values[:length]
     return torch.einsum("hk,khs->hs", torch.einsum("hs,khs->hk", q[0], keys).mul(scale).softmax(1), values)[None]
 
 
@@ -63,7 +68,7 @@ def test_kernels_that_do_not_compile_for_these_heads_are_not_used(monkeypatch: p
     assert can_attend(monkeypatch, fails, plain_slot) == (False, True)
 
 
-@pytest.mark.parametrize("wrong", [torch.zeros_like, lambda out: out * torch.nan, lambda out: out + 0.03])
+@pytest.mark.parametrize("wrong", [torch.zeros_like, lambda out: out * torch.nan, lambda out: out + 1e-5])
 def test_kernels_with_other_values_are_not_used(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Any]) -> None:
     assert can_attend(monkeypatch, lambda *inputs: wrong(plain_tree(*inputs)), plain_slot) == (False, True)
     fused_kernels._can_attend.cache_clear()
