@@ -23,6 +23,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.storage import read_bytes, slug, unique_name, write_json
 from mill.api.validate import convert, parse_json
+from mill.models.prefix.paths import CONTINUOUS, MIXED_ROWS, PACKED, VERIFIED, mixed_rows
 from mill.runs.sample_schema import checked
 from mill.runs.schema import Manifest, Results, View, decode_floats, refuse_misnamed
 
@@ -76,7 +77,20 @@ class RunFolder:
         results = convert(sections, Results, file, RunError)
         refuse_misnamed(results.tasks, file)
         refuse_misnamed(results.benchmarks, file)
+        if results.tasks and self._mixed_rows():
+            for result in results.tasks.values():
+                result.warnings[:] = dict.fromkeys([*result.warnings, MIXED_ROWS])
         return results
+
+    def _mixed_rows(self) -> bool:
+        """Whether a fast path that was not verified answered a model whose rows it mixed."""
+        manifest = self.read(MANIFEST)
+        model, sessions = manifest.get("model") or {}, manifest.get("sessions") or []
+        identity = model.get("identity") or {}
+        paths = [str(path) for session in sessions for path in (session.get("paths") or {}).values()]
+        shared = any(PACKED in path or CONTINUOUS in path for path in paths if VERIFIED not in path)
+        known = "shared_prefixes" in identity or identity.get("backend") != "hf"
+        return shared and not known and any(mixed_rows(name, str(identity.get("dtype"))) for name in _types(model))
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         write_json(self.path / name, content, root=self.root, indent=2)
@@ -86,6 +100,18 @@ class RunFolder:
         if name != task:  # two names may have one slug
             name += "-" + short_hash({"task": task})
         return self.path / SAMPLES / f"{name}.jsonl"
+
+
+def _types(model: Mapping[str, Any]) -> list[str]:
+    """What may tell the architecture of a recorded model: its name, its path, and the config there."""
+    path = str((model.get("arguments") or {}).get("path", ""))
+    names = [str(model.get("name", "")), path]
+    try:
+        config = json.loads((Path(path) / "config.json").read_bytes())
+        names.append(str(config.get("text_config", config).get("model_type")))
+    except (OSError, ValueError, AttributeError):  # on a hub, moved, or removed
+        pass
+    return names
 
 
 def run_folder(output_dir: Path, model_name: str, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> RunFolder:

@@ -14,8 +14,10 @@ from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
 from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
 from mill.api.validate import convert
+from mill.api.warnings import warn
 from mill.execute.budget import JUDGE, MODEL
 from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
+from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
@@ -174,6 +176,10 @@ def record_run(
     shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(output_dir, model.model_name, identity, shown), fresh=fresh)
+    before = {name: value for name, value in identity.items() if name != "shared_prefixes"}
+    earlier = run_folder(output_dir, model.model_name, before, shown)
+    if before != identity and (earlier.path / RESULTS).exists():
+        warn(f"{earlier.path} is not reused: {MIXED_ROWS}")
     # A run that was started fresh stays so when it is resumed: it never reuses responses of other runs.
     fresh = fresh or _was_fresh(folder)
     other_runs = [] if fresh or condition else folder.other_runs

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from mill.api.errors import RunError
 from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
+from mill.models.prefix.paths import MIXED_ROWS
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.sample_values import SampleUsage, SampleValues, read_usage, read_values
@@ -81,7 +82,10 @@ def _or_none(read: Callable[[], list[T]]) -> list[T]:
 
 
 def read_run(folder: RunFolder) -> RecordedRun:
-    return RecordedRun(folder, folder.manifest(), folder.results())
+    results = folder.results()
+    if any(MIXED_ROWS in result.warnings for result in results.tasks.values()):
+        warn(f"{folder.path}: {MIXED_ROWS}")
+    return RecordedRun(folder, folder.manifest(), results)
 
 
 def read_runs(path: Path) -> list[RecordedRun]:

@@ -4,8 +4,10 @@ So every value depends on tokens far before it."""
 
 from __future__ import annotations
 
+import json
 import random
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -103,3 +105,16 @@ def accuracy(model: Any) -> float:
     with torch.inference_mode():
         found = model(input_ids=ids, use_cache=False).logits[:, FACTS::2].argmax(dim=-1)
     return float((found == ids[:, FACTS + 1 :: 2]).float().mean())
+
+
+def saved(family: str, config: dict[str, Any], folder: Path, dtype: str) -> Path:
+    """A random model with a tokenizer, for runs whose answers need no meaning."""
+    from tests.conftest import make_tiny_model
+
+    make_tiny_model(folder, bos=True)
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    torch.manual_seed(0)
+    settings = {**COMMON, **config, "vocab_size": vocabulary, "num_hidden_layers": 2}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    return folder

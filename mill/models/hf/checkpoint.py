@@ -27,7 +27,7 @@ from mill.models.hf.ahead import is_plain
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.fused_kernels import Compiling, start_compiling
-from mill.models.prefix.paths import PathLog
+from mill.models.prefix.paths import PathLog, mixed_rows
 from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.tokenizer import Tokens
 
@@ -193,7 +193,19 @@ class TransformersCheckpoint(MediaModel):
             "add_bos_token": self.add_bos_token,
             **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
             **({"exact": True} if self.exact else {}),
+            **({"media": "as transformers loads them"} if self.multimodal else {}),
+            **({"shared_prefixes": "proved"} if not self.exact and mixed_rows(self._type, self.dtype) else {}),
         }
+
+    @property
+    def _type(self) -> str:
+        """The type of its config; the name of a GGUF file, which is slow to read."""
+        if self.source.gguf:
+            return self.model_name
+        if not self.source.local:
+            return str(self.config.get_text_config().model_type)
+        config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
+        return str(config.get("text_config", config).get("model_type"))
 
     @cached_property
     def dtype(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from mill.models.prefix.verification import Verification
@@ -9,6 +10,21 @@ from mill.models.prefix.verification import Verification
 SCORING, ROLLING, DECODING = "scoring", "rolling", "decoding"
 PACKED, PADDED = "packed", "padded"
 CONTINUOUS, PLAIN = "continuous", "plain batches"
+VERIFIED = "verified: "
+
+
+_MIXED = re.compile(
+    r"qwen3[._-]?(5|next)|granite-?(moehybrid|4)|kimi[_-]linear|nemotron[_-]?h\b|bamba|jamba|minimax(?![_-]?m[2-9])|olmo[_-]?hybrid|"
+    r"zamba|recurrent[_-]?gemma|zaya|bailing[_-]hybrid|lfm2|bert",
+    re.IGNORECASE,
+)
+MIXED_ROWS = "computed by a version that mixed rows of hybrid models in half precision; run again"
+
+
+def mixed_rows(name: str, dtype: str) -> bool:
+    """Whether earlier versions let rows of this model run into each other: its layers carry state from token to token, which
+    they did not see in half precision. `name` is the type of its config, or the model's own name."""
+    return dtype != "float32" and _MIXED.search(name) is not None
 
 
 class PathLog:
