@@ -35,14 +35,14 @@ class Verification:
         return self._due > 0 or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
 
     def check(self, model: Any, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float = 0.0) -> None:
-        """Compare with the plain path. Rounding explains a difference up to `noise`; beyond that it is measured on the row.
+        """Compare with the plain path. What rounding explains is about `noise`; beyond twice that it is measured on the row.
 
         Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
         """
         try:
             wanted = plain()
             difference = _distance(found, wanted)
-            if difference > noise:
+            if difference > MOST_MEDIAN * noise:
                 with rounded_otherwise(model):
                     noise = max(noise, *(_distance(plain(), wanted) for _ in range(DRAWS)))
                     for _ in range(MORE * DRAWS):  # where a router is undecided only some roundings show it
