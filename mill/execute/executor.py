@@ -31,6 +31,9 @@ class Store(Protocol):
     def put(self, request: Request, response: Response) -> Response:
         """Store a response; returns the stored one."""
 
+    def supersede(self) -> None:
+        """Forget all responses: they are asked again."""
+
 
 @dataclass
 class Tally:
@@ -71,7 +74,6 @@ class Executor:
         self.account: Account | None = None
         self.superseded = 0
         """How often a fast path of the model was found to be wrong: the store then has other answers than before."""
-        self._computed: list[Request] = []
         self.on_first_response: Callable[[], None] | None = None
         """Called once, when the first response is stored."""
 
@@ -117,11 +119,9 @@ class Executor:
                 self._run_kind(kind, group)
 
     def _supersede(self, failure: FastPathFailed) -> None:
-        """Everything that was computed so far is asked again. The errors come first: a run that is killed goes on there."""
-        warn(f"a fast path was wrong: {failure}; {len(self._computed)} answers are computed again without it")
-        for request in self._computed:
-            self.store.put(request, Response(error=f"a fast path was wrong: {failure}"))
-        self._computed.clear()
+        """All answers of the run are asked again, those of earlier sessions too: the same fast path gave them."""
+        warn(f"a fast path was wrong: {failure}; all answers are computed again without it")
+        self.store.supersede()
         self.superseded += 1
         self.tally.computed = self.tally.failed = self.tally.scored = 0
 
@@ -216,7 +216,6 @@ class Executor:
             if self.account is not None and not self.backend.uses_gate:
                 self.account.charge(request, response)  # first: a process killed in between computes it again
             responses[request.key] = self.store.put(request, response)
-        self._computed.append(request)
         self.tally.computed += 1
         self.tally.failed += response.failed
         self.tally.prompt_tokens += response.prompt_tokens or 0

@@ -12,7 +12,7 @@ from mill.api.batching import describe
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.execute.executor import Executor, Store
+from mill.execute.executor import Executor
 from mill.execute.tools import attach, run_tools, tool_key, waits_for_tools
 from mill.tasks.hooks import attempt, check_request, read_requests
 
@@ -35,12 +35,8 @@ class SampleState:
             return cls(task, sample, settings, [], [[clone] for request in requests for clone in request.clones()])
         return cls(task, sample, settings, requests)
 
-    def reset(self, store: Store) -> None:
-        """Without responses, as they were superseded, and of a dialog without the rounds and results of tools that came of
-        them."""
-        for request in (request for rounds in self.rounds for request in rounds if request.resps):
-            if request.resps[0].tool_results:
-                store.put(tool_key(self.task, self.sample, request), Response(error="of a superseded answer"))
+    def reset(self) -> None:
+        """Without responses, and of a dialog without the rounds that came of them."""
         self.rounds = [rounds[:1] for rounds in self.rounds]
         for request in self.all_requests():
             request.resps.clear()
@@ -118,7 +114,7 @@ def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
     _run_waves(executor, states)
     if executor.superseded != superseded and any(state.rounds for state in states):
         for state in states:
-            state.reset(executor.store)
+            state.reset()
         run_samples(executor, states)
 
 

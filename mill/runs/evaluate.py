@@ -71,7 +71,7 @@ class OpenRun:
         run_samples(self.executor, states)
         if self.executor.superseded != superseded and self.answered:
             for state in self.answered:
-                state.reset(self.executor.store)
+                state.reset()
             run_samples(self.executor, self.answered)
         self.answered += states
 
@@ -316,6 +316,7 @@ class Run:
             results, means = scores.results(scored)
         with phase(WRITING):
             written = write_results(self.folder, results, self.benchmarks)
+            self.folder.unmark_superseded(written)
             for name in written:
                 write_samples(self.folder, self.model.model_name, name, scored[name])
             store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))

@@ -4,6 +4,7 @@ manifest.json          what was run: model, settings, tasks, versions, and one e
 record/*.jsonl         responses, append-only, one file for each process
 samples/<task>.jsonl   one flat row for each sample; see sample_rows.py
 results.json           scores
+superseded.json        tasks whose scores came of answers that were found to be wrong; record/*.superseded has these
 scored_from.json       digests of what scores were computed from; see scored_from.py
 media/*                images, audio and videos of samples that have no file of their own; see media_files.py
 parts/*.json           the entries of each process in manifest and results; see shared.py
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from mill.runs.sample_schema import checked
 from mill.runs.schema import Manifest, Results, View, decode_floats, refuse_misnamed
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
+SUPERSEDED = "superseded.json"
+WRONG_PATH = "its answers came of a fast path that was found to be wrong later; run again"
 LONGEST_NAME = 120
 LONGEST_LABEL = 80
 
@@ -77,10 +80,20 @@ class RunFolder:
         results = convert(sections, Results, file, RunError)
         refuse_misnamed(results.tasks, file)
         refuse_misnamed(results.benchmarks, file)
-        if results.tasks and self._mixed_rows():
-            for result in results.tasks.values():
-                result.warnings[:] = dict.fromkeys([*result.warnings, MIXED_ROWS])
+        superseded = self._superseded()
+        for name, result in results.tasks.items():
+            notes = [*([WRONG_PATH] if name in superseded else []), *([MIXED_ROWS] if self._mixed_rows() else [])]
+            result.warnings[:] = dict.fromkeys([*result.warnings, *notes])
         return results
+
+    def _superseded(self) -> list[str]:
+        return list(read_json(self.path / SUPERSEDED))
+
+    def unmark_superseded(self, tasks: Iterable[str]) -> None:
+        """These have scores of new answers."""
+        left = [name for name in self._superseded() if name not in set(tasks)]
+        if left != self._superseded():
+            self.write(SUPERSEDED, dict.fromkeys(left, WRONG_PATH))
 
     def _mixed_rows(self) -> bool:
         """Whether a fast path that was not verified answered a model whose rows it mixed."""
@@ -100,6 +113,12 @@ class RunFolder:
         if name != task:  # two names may have one slug
             name += "-" + short_hash({"task": task})
         return self.path / SAMPLES / f"{name}.jsonl"
+
+
+def mark_superseded(run: Path, *, root: Path) -> None:
+    """The scores that a run has came of answers that were found to be wrong."""
+    tasks = read_json(run / RESULTS).get("tasks") or {}
+    write_json(run / SUPERSEDED, dict.fromkeys(tasks, WRONG_PATH), root=root, indent=2)
 
 
 def _types(model: Mapping[str, Any]) -> list[str]:

@@ -40,9 +40,8 @@ class RecordOffset(int):
 
 
 class Index:
-    """Reads the files of a folder once, and on `refresh` what was appended since. Where a key has several lines, the last
-    of a file supersedes those before; then a response wins over an error, and the first file by name over the others: every
-    reader gets the same response."""
+    """Reads the files of a folder once, and on `refresh` what was appended since. Where a key has several lines, a
+    response wins over an error, and the first file by name over the others: every reader gets the same response."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,11 +114,9 @@ class Index:
         self._handles.clear()
 
     def _wins(self, added: RecordOffset, earlier: RecordOffset) -> bool:
-        if added >> 50 == earlier >> 50:
-            return True
         if added.failed != earlier.failed:
             return earlier.failed
-        return self._names[added >> 50] < self._names[earlier >> 50]
+        return (self._names[added >> 50], added) < (self._names[earlier >> 50], earlier)
 
     def _handle(self, name: str) -> IO[bytes]:
         handle = self._handles.get(name)

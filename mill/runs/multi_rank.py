@@ -36,7 +36,7 @@ class RankShare:
         self._answered += states
         if any(self._ranks.exchange(self._executor.superseded != superseded)):
             for state in self._answered:
-                state.reset(self._record)
+                state.reset()
             self._answer(self._answered)
 
     def _answer(self, states: Sequence[SampleState]) -> None:

@@ -22,6 +22,7 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.storage import make_folder, unique_name, write_atomically
 from mill.api.warnings import warn
+from mill.runs.folder import mark_superseded
 from mill.runs.index import Index, RecordOffset
 from mill.runs.scrubbing import without_secrets
 
@@ -136,7 +137,8 @@ class Record:
     def adopt(self, line: Mapping[str, Any]) -> None:
         """Append a response that another process sends, unless it is recorded already."""
         key, response = line["key"], Response.from_dict(line["response"])
-        if self.lookup(key) != response:
+        known = self._own.find(key)
+        if known is None or known.failed:
             self._append(key, line["kind"], line["deterministic"] and self.shareable, without_secrets(response))
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
@@ -178,6 +180,16 @@ class Record:
         file, array = self._distribution(key), np.asarray(values, dtype=np.float32)
         write_atomically(file, lambda handle: np.save(handle, array, allow_pickle=False), root=self.root, sync=False)
         return self._distribution_name(key)
+
+    def supersede(self) -> None:
+        """Set all responses aside, this run's and those that it would reuse: what they came of was found to be wrong."""
+        mark_superseded(self.folder.parent, root=self.root)
+        names = self._own.names
+        self.close()
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / name).rename(self.folder / f"{name}.superseded")
+        self._own, self._shared = Index(self.folder), []
 
     def lookup(self, key: str) -> Response | None:
         """The response recorded under a key, errors included."""

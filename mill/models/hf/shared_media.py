@@ -92,13 +92,11 @@ class SharedMedia:
     def _check_row(self, rows: Mapping[Row, MediaRow], shared: Row, found: list[Response]) -> None:
         row, engine = rows[shared], self.engine
         noise = engine.token_noise * max(map(len, row.spans)) ** 0.5
-        engine.verify(
-            paths.SCORING,
-            row.request.key,
-            lambda one: one.check(
-                engine.model, scores_of(found), partial(self._plain_scores, row, self.media.load(row)), noise
-            ),
-        )
+        plain = partial(self._recomputed, row)
+        engine.verify(paths.SCORING, row.request.key, len(shared.ids), scores_of(found), plain, noise)
+
+    def _recomputed(self, row: MediaRow) -> list[float]:
+        return self._plain_scores(row, self.media.load(row))
 
     def _plain_scores(self, row: MediaRow, decoded: list[Any]) -> list[float]:
         (responses,) = self.media.score(self.engine.model, [row], [decoded])
@@ -114,7 +112,8 @@ class SharedMedia:
             return sequence.sampler.replayed().gaps(logits, sequence.prompt.ids, generated)
 
         zeros = [0.0] * len(generated)
-        engine.verify(paths.DECODING, row.request.key, lambda one: one.check(engine.model, zeros, plain, engine.token_noise))
+        length = len(sequence.prompt.ids)
+        engine.verify(paths.DECODING, row.request.key, length, zeros, plain, engine.token_noise)
 
     def _prompt(self, one: _Embedded) -> Prompt:
         request = one.row.request
@@ -209,7 +208,7 @@ class SharedMedia:
         if isinstance(outcome, NotShared):
             return outcome.reason
         try:
-            Verification().check(self.engine.model, scores_of(outcome), partial(self._plain_scores, probe, decoded))
+            Verification().check(self.engine.model, 0, scores_of(outcome), partial(self._plain_scores, probe, decoded))
         except FastPathFailed as failure:
             return str(failure)
         return ""

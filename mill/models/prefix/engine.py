@@ -25,8 +25,8 @@ from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, Budget, NotShared, 
 from mill.models.prefix.padded_scoring import forward_rows, score_rows
 from mill.models.prefix.paths import PathLog
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle, token_noise
+from mill.models.prefix.sampling import NOT_NUMBERS
 from mill.models.prefix.sequences import ActiveSequence
-from mill.models.prefix.verification import Verification
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt
 
@@ -53,6 +53,7 @@ class PrefixEngine:
         self.model, self.tokenizer, self.eos_ids = model, tokenizer, eos_ids
         self.free_memory = free_memory
         self.disabled = disabled
+        self._longest = 0  # row of the stream
         self._log = log or PathLog()
         for verification in self._log.verified.values():
             verification.restart()
@@ -67,16 +68,18 @@ class PrefixEngine:
 
     def disable(self, reason: str) -> None:
         self.disabled = reason
-        warn(f"prefix sharing is off: {reason}; every row is computed by itself")
+        warn(f"prefix sharing is off: {reason}; rows are computed in plain batches")
 
-    def verify(self, stage: str, key: str, check: Callable[[Verification], None]) -> None:
-        """Compute a row again where it is its turn. A fast path that fails is switched off."""
+    def verify(
+        self, stage: str, key: str, length: int, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float
+    ) -> None:
+        """Compute the row of a request again, where it is its turn. A fast path that fails is switched off."""
         verification = self._log.verified[stage]
-        if not verification.takes(key):
+        if not verification.takes(key, length, self._longest):
             return
         try:
             with phase(VERIFYING):
-                check(verification)
+                verification.check(self.model, length, found, plain, noise)
         except FastPathFailed as failure:
             self.disable(str(failure))
             raise
@@ -98,6 +101,7 @@ class PrefixEngine:
         """Every row with the responses of its spans, or why it must be scored by itself. `count` has the tokens so far,
         `work` is made of the rows, if it is there. `check` verifies a row before it is returned."""
         check = check or self._check_row
+        self._longest = max((len(row.ids) for row in rows), default=0)
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
             make_current(self.model.device)
@@ -132,9 +136,7 @@ class PrefixEngine:
             return scores_of(responses)
 
         if row.requests:
-            self.verify(
-                paths.SCORING, row.requests[0].key, lambda one: one.check(self.model, scores_of(found), plain, noise)
-            )
+            self.verify(paths.SCORING, row.requests[0].key, len(row.ids), scores_of(found), plain, noise)
 
     def _check_text(self, sequence: ActiveSequence) -> None:
         """Teacher-forced, each token of a text must be the most likely one, or nearly so."""
@@ -148,7 +150,7 @@ class PrefixEngine:
             return sequence.sampler.replayed().gaps(logits[0], prompt.ids, generated)
 
         zeros = [0.0] * len(generated)
-        self.verify(paths.DECODING, prompt.request.key, lambda one: one.check(self.model, zeros, plain, self.token_noise))
+        self.verify(paths.DECODING, prompt.request.key, len(prompt.ids), zeros, plain, self.token_noise)
 
     def decode(
         self,
@@ -168,6 +170,7 @@ class PrefixEngine:
             else:
                 fitting.append(prompt)
         make_current(self.model.device)
+        self._longest = max((len(prompt.ids) for prompt in fitting), default=0)
         for group in self._groups(fitting):
             left = dict.fromkeys(group)
             try:
@@ -194,7 +197,8 @@ class PrefixEngine:
             try:
                 for prompt, answer in decoder.run(list(left), most):
                     del left[prompt]
-                    yield prompt, [answer]
+                    # What is not a number in one slot may reach others: the plain path says whose it is.
+                    yield prompt, NotShared(NOT_NUMBERS) if answer.error == NOT_NUMBERS else [answer]
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise

@@ -20,6 +20,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import describe, is_out_of_memory
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
 _CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
 STATE = "its layers move information between tokens without attention"
 SIBLINGS = "a row's result depends on the rows beside it"
+RANDOM = "it gives other results each time"
 LATER = "its tokens see what follows them"
 DIFFERS = "its results with shared prefixes are not those of each row by itself"
+PADDING = "its tokens see padding before them"
+PAD = 4
 ROW, WORDS = 10, 7  # tokens of a row, and different ones in all rows
 
 
@@ -76,6 +80,9 @@ def _disproof(model: Any) -> str:
     with torch.inference_mode():
         alone = [_plain(model, [row])[0] for row in rows]
         noise = _Noise(model, rows, alone)
+        again = _distances(_plain(model, [rows[0]])[0], alone[0])
+        if median(again) > median(noise.distances) / 2:  # the noise is mostly the model's own
+            return RANDOM
         proofs: list[tuple[str, Forward, torch.Tensor, list[list[int]]]] = [
             (LATER, partial(_plain_row, model), torch.tensor(rows[-1]), [list(range(ROW // 2))]),
             (STATE, blind, pack.ids, pack.edges()),
@@ -109,11 +116,28 @@ def padding_obstacle(model: Any) -> str:
     forward, ids = partial(_plain_row, model), torch.tensor(row)
     try:
         with torch.inference_mode():
+            noise = _Noise(model, [row], [forward(ids)])
             moved = _changes(forward, ids, [list(range(ROW // 2))], vocabulary)
-            sees_later = any(moved) and not _Noise(model, [row], [forward(ids)]).explains(moved)
+            sees_later = any(moved) and not noise.explains(moved)
+            if not sees_later and not noise.explains(_padded_on_the_left(model, row)):
+                return f"{PADDING}, so rows are not padded: each is computed by itself"
     except Exception:  # requests will meet it, and say so
         return ""
     return f"{LATER}, so rows are not padded: each is computed by itself" if sees_later else ""
+
+
+def _padded_on_the_left(model: Any, row: list[int]) -> list[float]:
+    """How far logits move where padding is before the row, as in batches of texts that are generated."""
+    import torch
+
+    ids = torch.tensor([[*[0] * PAD, *row]], device=model.device)
+    mask = torch.ones_like(ids)
+    mask[:, :PAD] = 0
+    arguments: dict[str, Any] = {"attention_mask": mask}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        arguments["position_ids"] = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    logits = model(input_ids=ids, use_cache=False, **arguments).logits[0, PAD:].float()
+    return _distances(logits, _plain(model, [row])[0])
 
 
 def token_noise(model: Any) -> float:

@@ -21,20 +21,23 @@ class Verification:
     is from the most likely one."""
 
     def __init__(self) -> None:
-        self._due = AT_LEAST
+        self._due, self._longest = AT_LEAST, 0
         self._ratios: list[float] = []
-        self._largest, self._noise = 0.0, 0.0
+        self._greatest, self._noise = 0.0, 0.0
         self._skipped = 0
 
     def restart(self) -> None:
         """The model was loaded: its first rows are computed again."""
-        self._due = AT_LEAST
+        self._due, self._longest = AT_LEAST, 0
 
-    def takes(self, key: str) -> bool:
-        """Whether the row of this request is computed again."""
-        return self._due > 0 or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
+    def takes(self, key: str, length: int, longest: int) -> bool:
+        """Whether the row of this request, of `length` tokens, is computed again. The longest of a stream is, where none was
+        as long before."""
+        return self._due > 0 or longest == length > self._longest or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
 
-    def check(self, model: Any, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float = 0.0) -> None:
+    def check(
+        self, model: Any, length: int, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float = 0.0
+    ) -> None:
         """Compare with the plain path. What rounding explains is about `noise`; beyond twice that it is measured on the row.
 
         Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
@@ -54,13 +57,15 @@ class Verification:
                 raise
             self._skipped += 1
             return
-        self._due -= 1
+        self._due, self._longest = self._due - 1, max(self._longest, length)
         self._ratios.append(difference / noise if noise else math.inf if difference else 0.0)
-        if difference >= self._largest or math.isnan(difference):
-            self._largest, self._noise = difference, noise
+        if difference >= self._greatest or math.isnan(difference):
+            self._greatest, self._noise = difference, noise
         ratio = self._ratios[-1]
-        usual = median(self._ratios) if len(self._ratios) >= ENOUGH else 0.0
-        if not (ratio <= MOST and usual <= MOST_MEDIAN):
+        unusual = median(self._ratios) > MOST_MEDIAN
+        if unusual:  # a few rows may be by chance
+            self._due = max(self._due, ENOUGH - len(self._ratios))
+        if not ratio <= MOST or (unusual and len(self._ratios) >= ENOUGH):
             raise FastPathFailed(
                 f"a row computed again by itself differs by {difference:.3g} nats, and rounding explains {noise:.2g}"
             )
@@ -70,7 +75,7 @@ class Verification:
         if not self._ratios and not self._skipped:
             return ""
         rows = f"{len(self._ratios)} row{'s' * (len(self._ratios) != 1)}"
-        text = f"verified: {rows}, largest difference {self._largest:.2g} nats (noise {self._noise:.2g})"
+        text = f"verified: {rows}, largest difference {self._greatest:.2g} nats (noise {self._noise:.2g})"
         return text + (f", {self._skipped} not verified (out of memory)" if self._skipped else "")
 
 

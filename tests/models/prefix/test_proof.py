@@ -75,7 +75,7 @@ def test_recurrent_layers_do_not_share_prefixes(family: str, dtype: str) -> None
     assert accuracy(model) > 0.95
     assert sharing_obstacle(model) == proof.STATE
     # What the packed path would have answered, as it did where this was not proved.
-    assert distance(packed(model, rows()), alone(model, rows())) > 4 * noise(model, rows())
+    assert distance(packed(model, rows()), alone(model, rows())) > 2 * noise(model, rows())
 
 
 class Planted(torch.nn.Module):
@@ -167,3 +167,9 @@ def test_a_model_whose_tokens_see_later_ones_is_not_padded() -> None:
     assert padding_obstacle(encoder).startswith("its tokens see what follows them")
     assert padding_obstacle(in_dtype("llama", "bfloat16")) == ""
     assert padding_obstacle(in_dtype("qwen3_5_text", "bfloat16")) == ""
+
+
+def test_a_model_that_gives_other_results_each_time_is_found() -> None:
+    model = in_dtype("llama", "float32")
+    model.model.layers[1] = Planted(model.model.layers[1], lambda hidden: hidden + 0.01 * torch.randn_like(hidden))
+    assert sharing_obstacle(model) == proof.RANDOM
