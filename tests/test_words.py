@@ -17,7 +17,7 @@ WORDS = {
     r"(?<!by )hands?|hire[sd]?|take_up": "worker, start, open_replica",
     r"remarks?|told|tells?|telling|said|aloud": "warning, reported, logged",
     r"(?:found|finds?) out|by trying": "probe",
-    r"proofs?|prove[sdn]?|doubts?|trusted": "canary, health check",
+    r"doubts?|trusted": "canary, health check",
     r"asked|asks?|asking": "sent, requested, config",
     r"rivals?|likeliest": "top_logprobs, argmax",
     r"part(?:ed|ings?)": "diverge, divergence",

@@ -32,7 +32,7 @@ class Store(Protocol):
         """Store a response; returns the stored one."""
 
     def supersede(self) -> None:
-        """Forget all responses: they are asked again."""
+        """Forget all responses: they are requested again."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Executor:
                 self._run_kind(kind, group)
 
     def _supersede(self, failure: FastPathFailed) -> None:
-        """All answers of the run are asked again, those of earlier sessions too: the same fast path gave them."""
+        """All answers of the run are requested again, those of earlier sessions too: the same fast path gave them."""
         warn(f"a fast path was wrong: {failure}; all answers are computed again without it")
         self.store.supersede()
         self.superseded += 1

@@ -64,7 +64,10 @@ def _cache_bytes(model: Any) -> int:
 
 def _largest(config: Any, name: str) -> int:
     """A size; the largest of one that varies by layer, and 0 where there is none."""
-    value = getattr(config, name, None)
+    try:
+        value = getattr(config, name, None)
+    except Exception:  # transformers names no size that varies
+        value = [getattr(layer, name, None) for layer in getattr(config, "per_layer_config", ())]
     sizes = value if isinstance(value, (list, tuple)) else [value]
     return max((int(size) for size in sizes if isinstance(size, (int, float))), default=0)
 

@@ -104,7 +104,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             extra=hints(default="one message with all; lm-eval's own for its tasks"),
         ),
     ] = None
-    exact: Annotated[bool, Meta(description="hf: compute every row by itself; no shared prefixes.")] = False
+    exact: Annotated[bool, Meta(description="hf: compute every row by itself, without shared prefixes or padding.")] = False
     judge: Annotated[Text | None, Meta(description="Model spec of the judge, which grades the answers of judged tasks.")] = (
         None
     )

@@ -78,6 +78,7 @@ def run_markdown(run: RunSection) -> str:
         rows = [list(map(escape, row)) for row in score_table(run.tasks, run.benchmarks, "–")]
         lines += [*_table(COLUMNS, rows, numbers=NUMBERS), ""]
     lines += [f"- {escape(warning)}" for warning in run.warnings]
+    lines += [f"- {escape(path)}" for path in run.computed_by]
     lines += [_about_line("", run.about), f"- run: {escape(str(run.path))}, {escape(run.when)}", ""]
     for task, found in run.samples.items():
         shown = found.shown[:SAMPLES]

@@ -41,6 +41,12 @@ class RunSection:
         return manifest_about(self.manifest)
 
     @property
+    def computed_by(self) -> list[str]:
+        """Which paths of the model gave the answers, in the last session that computed some, and how they were verified."""
+        computed = [session for session in self.manifest["sessions"] if session.get("paths")]
+        return [f"{stage}: {path}" for session in computed[-1:] for stage, path in session["paths"].items()]
+
+    @property
     def tasks(self) -> list[TaskResult]:
         return list(self.results.tasks.values())
 

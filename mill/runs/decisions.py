@@ -157,7 +157,9 @@ def value_range(scored: ScoredSample, metric: str) -> Range:
     if len(numbers) < len(values):
         raise RunError(f"the values of {metric} are no plain numbers: --decide needs a mean of such")
     if not numbers:
-        return UNIT
+        raise RunError(
+            f"--decide needs a score of every sample: {sample} has none of {metric}, as rows without an answer do"
+        )
     mean = math.fsum(numbers) / len(numbers)
     if not 0 <= mean <= 1:
         raise RunError(f"--decide is for metrics between 0 and 1: {metric} of sample {sample} is {mean:g}")

@@ -122,7 +122,7 @@ def mark_superseded(run: Path, *, root: Path) -> None:
 
 
 def _types(model: Mapping[str, Any]) -> list[str]:
-    """What may tell the architecture of a recorded model: its name, its path, and the config there."""
+    """What may name the architecture of a recorded model: its name, its path, and the config there."""
     path = str((model.get("arguments") or {}).get("path", ""))
     names = [str(model.get("name", "")), path]
     try:

@@ -129,6 +129,9 @@ class Nothing:
     def put(self, request: Request, response: Response) -> Response:
         return response
 
+    def supersede(self) -> None:
+        pass
+
 
 def test_tools_run_in_the_sandbox_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """They run in threads."""

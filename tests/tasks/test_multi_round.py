@@ -54,6 +54,9 @@ class Nowhere:
     def put(self, request: Request, response: Response) -> Response:
         return response
 
+    def supersede(self) -> None:
+        pass
+
 
 @pytest.fixture
 def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GSM8KReview:

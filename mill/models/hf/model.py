@@ -121,7 +121,7 @@ class TransformersModel(TransformersCheckpoint):
             return found
 
         count = self._count()
-        self._paths.add(paths.SCORING, paths.PADDED, len(requests), "logprobs requested")
+        self._paths.add(paths.SCORING, paths.ALONE if self._alone else paths.PADDED, len(requests), "logprobs requested")
         limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
         return self._score_pairs(requests, units, hook, limits)
 
@@ -183,7 +183,8 @@ class TransformersModel(TransformersCheckpoint):
         self, stage: str, outcomes: Iterable[tuple[AnyRow, list[Response] | NotShared]], left: list[AnyRow]
     ) -> Iterator[Completed]:
         """The requests of rows that a fast path answered. The other rows are added to `left`, their reasons logged."""
-        fast, plain, kind = PATHS[stage]
+        fast, batches, kind = PATHS[stage]
+        plain = paths.ALONE if self._alone else batches
         for row, outcome in outcomes:
             if isinstance(outcome, NotShared):
                 left.append(row)
@@ -222,7 +223,7 @@ class TransformersModel(TransformersCheckpoint):
         return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""
 
     def planned_paths(self) -> dict[str, str]:
-        return paths.planned(self._sharing_disabled)
+        return paths.planned(self._sharing_disabled, alone=self.batch_size == 1)
 
     def execution_paths(self) -> dict[str, str]:
         return self._paths.summary()
@@ -249,7 +250,7 @@ class TransformersModel(TransformersCheckpoint):
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
         budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
         limits = BatchLimits(self._token_limits(budget).requests, budget)
-        self._paths.add(paths.ROLLING, paths.PADDED, len(requests))
+        self._paths.add(paths.ROLLING, paths.ALONE if self._alone else paths.PADDED, len(requests))
         count = self._count()
         count.planned += sum(unit.cost for unit in units)
 
@@ -304,5 +305,9 @@ class TransformersModel(TransformersCheckpoint):
 
     def _token_limits(self, budget: int) -> BatchLimits:
         """The requested batch size, else as many tokens as fit; rows that must not be padded are computed one by one."""
-        size = 1 if self.prefix_engine.padding_obstacle else self.batch_size
+        size = 1 if self._alone else self.batch_size
         return BatchLimits(requests=size) if size else BatchLimits(tokens=budget)
+
+    @property
+    def _alone(self) -> bool:
+        return self.batch_size == 1 or bool(self.prefix_engine.padding_obstacle)

@@ -10,6 +10,7 @@ from mill.models.prefix.verification import Verification
 SCORING, ROLLING, DECODING = "scoring", "rolling", "decoding"
 PACKED, PADDED = "packed", "padded"
 CONTINUOUS, PLAIN = "continuous", "plain batches"
+ALONE = "row by row"
 VERIFIED = "verified: "
 
 
@@ -63,9 +64,11 @@ class PathLog:
         }
 
 
-def planned(disabled: str) -> dict[str, str]:
-    """The paths that will be tried, before weights load. `disabled` is why prefixes are not shared; empty if they may be."""
+def planned(disabled: str, *, alone: bool = False) -> dict[str, str]:
+    """The paths that will be tried, before weights load. `disabled` is why prefixes are not shared; empty if they may be.
+    `alone`: rows that are not shared are computed one by one."""
     if disabled:
-        return {SCORING: f"{PADDED} ({disabled})", DECODING: f"{PLAIN} ({disabled})"}
+        scoring, decoding = (ALONE, ALONE) if alone else (PADDED, PLAIN)
+        return {SCORING: f"{scoring} ({disabled})", DECODING: f"{decoding} ({disabled})"}
     probed = "if the model supports it"
     return {SCORING: f"{PACKED}, shared prefixes once ({probed})", DECODING: f"{CONTINUOUS} ({probed})"}

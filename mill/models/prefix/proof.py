@@ -6,7 +6,7 @@ between tokens. No tolerance is chosen:
 * plain: the logits are those of each row by itself, up to rounding, which is measured (rounding.py). So are they in another
   order, and where the rows are split into two passes.
 * blind: with the output of every attention set to zero, no other token changes a token's logits.
-* siblings: other tokens in the other rows, and later tokens of the same row, change nothing.
+* beside: other tokens in the other rows, and later tokens of the same row, change nothing.
 * later: by the plain path, too, later tokens change nothing.
 
 Nothing is exactly that: shapes are equal, so rounding is. Only layers that compute tokens in groups, such as routed experts,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _CHANGING_ROPE = ("dynamic", "longrope")  # rotation that depends on the longest row of a batch
 STATE = "its layers move information between tokens without attention"
-SIBLINGS = "a row's result depends on the rows beside it"
+BESIDE = "a row's result depends on the rows beside it"
 RANDOM = "it gives other results each time"
 LATER = "its tokens see what follows them"
 DIFFERS = "its results with shared prefixes are not those of each row by itself"
@@ -86,11 +86,11 @@ def _disproof(model: Any) -> str:
         proofs: list[tuple[str, Forward, torch.Tensor, list[list[int]]]] = [
             (LATER, partial(_plain_row, model), torch.tensor(rows[-1]), [list(range(ROW // 2))]),
             (STATE, blind, pack.ids, pack.edges()),
-            (SIBLINGS, pack.logits, pack.ids, pack.siblings()),
+            (BESIDE, pack.logits, pack.ids, pack.beside()),
         ]
         inexact = []
-        for reason, forward, ids, kept in proofs:
-            moved = _changes(forward, ids, kept, vocabulary)
+        for reason, forward, ids, same in proofs:
+            moved = _changes(forward, ids, same, vocabulary)
             if any(moved):
                 inexact.append(reason)
                 if not noise.explains(moved):
@@ -232,7 +232,7 @@ class _ProofPack:
         return kind(segments, cache, segments, window=ROW)
 
     def logits(self, ids: torch.Tensor, plan: type[PackLayout] = Pack, *, fused: bool = True) -> torch.Tensor:
-        """With these tokens at the same places."""
+        """With these tokens at the same indices."""
         return self._forward(self._plan(plan, self.trie.segments, {}), ids, fused=fused)
 
     def split_logits(self) -> torch.Tensor:
@@ -259,35 +259,35 @@ class _ProofPack:
 
     def _path(self, end: Segment) -> list[int]:
         """Where the tokens of a row are in the pack."""
-        return [place for segment in end.chain for place in range(*self.bounds[segment])]
+        return [index for segment in end.chain for index in range(*self.bounds[segment])]
 
     def edges(self) -> list[list[int]]:
         """The first token of each segment, and the last one, whose neighbors are then other tokens."""
         bounds = self.bounds.values()
         return [[first for first, _ in bounds], [last - 1 for _, last in bounds]]
 
-    def siblings(self) -> list[list[int]]:
+    def beside(self) -> list[list[int]]:
         """Each row without the second half of its own tokens."""
         return [self._path(end)[: -(len(end.tokens) // 2)] for end in self.trie.ends]
 
 
-def _changes(forward: Forward, ids: torch.Tensor, kept: Iterable[list[int]], vocabulary: int) -> list[float]:
-    """How far the logits at places that are kept move when the tokens at all others are other ones."""
+def _changes(forward: Forward, ids: torch.Tensor, same: Iterable[list[int]], vocabulary: int) -> list[float]:
+    """How far the logits at indices whose tokens are the same move when the tokens at all others are changed."""
     import torch
 
     logits = forward(ids)
     changes: list[float] = []
-    for places in kept:
+    for indices in same:
         others = (ids + 1 + torch.arange(len(ids))) % vocabulary
-        others[places] = ids[places]
+        others[indices] = ids[indices]
         found = forward(others)
-        equal = bool((found[places] == logits[places]).all())
-        changes += [0.0] * len(places) if equal else _distances(found[places], logits[places])
+        equal = bool((found[indices] == logits[indices]).all())
+        changes += [0.0] * len(indices) if equal else _distances(found[indices], logits[indices])
     return changes
 
 
-def _has_gradient(model: Any, forward: Forward, ids: torch.Tensor, kept: Iterable[list[int]]) -> bool:
-    """Whether logits at places that are kept have a gradient with respect to the tokens at others."""
+def _has_gradient(model: Any, forward: Forward, ids: torch.Tensor, same: Iterable[list[int]]) -> bool:
+    """Whether logits at indices whose tokens are the same have a gradient with respect to the tokens at others."""
     import torch
 
     embedded: list[torch.Tensor] = []
@@ -300,11 +300,11 @@ def _has_gradient(model: Any, forward: Forward, ids: torch.Tensor, kept: Iterabl
     try:
         with torch.enable_grad():
             logits = forward(ids)
-            for places in kept:
-                weights = torch.randn(logits[places].shape, device=logits.device)
-                (gradient,) = torch.autograd.grad((logits[places] * weights).sum(), embedded, retain_graph=True)
+            for indices in same:
+                weights = torch.randn(logits[indices].shape, device=logits.device)
+                (gradient,) = torch.autograd.grad((logits[indices] * weights).sum(), embedded, retain_graph=True)
                 others = gradient[0].clone()
-                others[places] = 0
+                others[indices] = 0
                 if bool((others != 0).any()):
                     return True
     finally:

@@ -30,6 +30,7 @@ def run_body(run: RunSection, calibration: Sequence[Html] = (), drawn: Sequence[
         *([tag("p", run.unfinished, class_="verdict")] if run.unfinished else []),
         *([_scores(run)] if run.tasks else []),
         *([tag("ul", [tag("li", line) for line in lines], class_="warnings")] if lines else []),
+        *([tag("p", "; ".join(run.computed_by), class_="sub")] if run.computed_by else []),
         *([tag("div", plots, class_="charts")] if plots else []),
         _samples(run),
     ]

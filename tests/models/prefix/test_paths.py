@@ -22,6 +22,7 @@ from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
 from mill.runs.prepare import prepare
 from mill.tasks.load import load_files, select
+from tests.models.trained import saved
 
 ODD = str(Path(__file__).parents[2] / "odd.py")
 PREFIX = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no "
@@ -59,12 +60,12 @@ def test_the_fast_paths_are_reported_with_their_numbers_of_requests(tiny_model: 
 
 def test_exact_computes_every_row_by_itself(tiny_model: Path) -> None:
     model = opened(tiny_model, exact=True)
-    assert model.planned_paths() == {"scoring": "padded (exact=true)", "decoding": "plain batches (exact=true)"}
+    assert model.planned_paths() == {"scoring": "row by row (exact=true)", "decoding": "row by row (exact=true)"}
     model.loglikelihood(choices())
     model.generate_until(prompts())
     assert model.execution_paths() == {
-        "scoring": "padded (exact=true): 6 requests",
-        "decoding": "plain batches (exact=true): 3 requests",
+        "scoring": "row by row (exact=true): 6 requests",
+        "decoding": "row by row (exact=true): 3 requests",
     }
 
 
@@ -98,7 +99,7 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     assert "prefix sharing is off" not in caplog.text
     printed = capsys.readouterr().out
     assert "batching: scoring packed, shared prefixes once (if the model supports it)\n" in printed  # nothing is generated
-    assert reported("recurrent") == {"scoring": f"padded ({proof.STATE}): 6 requests"}
+    assert reported("recurrent") == {"scoring": f"row by row ({proof.STATE}): 6 requests"}
     assert "prefix sharing is off: its layers move information between tokens without attention" in caplog.text
 
 
@@ -225,3 +226,32 @@ def test_planned_paths_and_a_log_of_paths() -> None:
     log.add("scoring", "packed", 3)
     log.add("scoring", "padded", 1, "media")
     assert log.summary() == {"scoring": "packed: 5 requests; padded (media): 1 request"}
+
+
+MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+SPARSE = {
+    **MLA,
+    **{"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    **{"first_k_dense_replace": 1, "moe_intermediate_size": 32, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8},
+}
+MATFORMER = {"head_dim": 16, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0, "laurel_rank": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("deepseek_v32", SPARSE),  # whose sparse attention fails on packed rows
+        ("gemma3n_text", {**MATFORMER, "intermediate_size": [64, 64], "vocab_size_per_layer_input": 300}),
+        (
+            "gemma4_text",
+            {"head_dim": 16, "global_head_dim": 32, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+        ),
+    ],
+)
+def test_sizes_that_vary_and_passes_that_fail_are_no_errors(family: str, config: dict[str, Any], tmp_path: Path) -> None:
+    folder = str(saved(family, config, tmp_path, "float32"))
+    fast, plain = (TransformersModel(folder, dtype="float32", device_map="cpu", exact=exact) for exact in (False, True))
+    found, wanted = (model.loglikelihood(choices()) for model in (fast, plain))
+    assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-3)
+    texts, wanted_texts = (model.generate_until(prompts()) for model in (fast, plain))
+    assert [one.failed for one in texts] == [one.failed for one in wanted_texts] == [False] * 3
