@@ -6,14 +6,17 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from mill.api.errors import RunError
 from mill.cli.main import run
 from mill.metrics.sequential import Decider
 from mill.runs.claims import Claim
-from mill.runs.decisions import UNIT, GroupTest, Range, describe_decision
+from mill.runs.decisions import UNIT, GroupTest, Range, describe_decision, value_range
+from mill.runs.samples import ScoredSample
 from mill.runs.schema import Decision
 from tests.toy_exam import ExamTask
 
