@@ -83,21 +83,22 @@ def _disproof(model: Any) -> str:
         again = _distances(_plain(model, [rows[0]])[0], alone[0])
         if median(again) > median(noise.distances) / 2:  # the noise is mostly the model's own
             return RANDOM
+        together = pack.logits(pack.ids)
         proofs: list[tuple[str, Forward, torch.Tensor, list[list[int]]]] = [
             (LATER, partial(_plain_row, model), torch.tensor(rows[-1]), [list(range(ROW // 2))]),
             (STATE, blind, pack.ids, pack.edges()),
             (BESIDE, pack.logits, pack.ids, pack.beside()),
         ]
+        unchanged = [alone[-1], blind(pack.ids), together]
         inexact = []
-        for reason, forward, ids, same in proofs:
-            moved = _changes(forward, ids, same, vocabulary)
+        for (reason, forward, ids, same), logits in zip(proofs, unchanged, strict=True):
+            moved = _changes(forward, ids, logits, same, vocabulary)
             if any(moved):
                 inexact.append(reason)
                 if not noise.explains(moved):
                     return reason
         reverse = _ProofPack(model, _trie(vocabulary, reverse=True))
-        together = pack.by_row(pack.logits(pack.ids))
-        for found in (together, reverse.by_row(reverse.logits(reverse.ids)), pack.by_row(pack.split_logits())):
+        for found in (pack.by_row(together), reverse.by_row(reverse.logits(reverse.ids)), pack.by_row(pack.split_logits())):
             if not noise.explains(_distances(torch.cat(found), torch.cat(alone))):
                 return DIFFERS
     if LATER in inexact and _has_gradient(model, *proofs[0][1:]):
@@ -116,8 +117,9 @@ def padding_obstacle(model: Any) -> str:
     forward, ids = partial(_plain_row, model), torch.tensor(row)
     try:
         with torch.inference_mode():
-            noise = _Noise(model, [row], [forward(ids)])
-            moved = _changes(forward, ids, [list(range(ROW // 2))], vocabulary)
+            logits = forward(ids)
+            noise = _Noise(model, [row], [logits])
+            moved = _changes(forward, ids, logits, [list(range(ROW // 2))], vocabulary)
             sees_later = any(moved) and not noise.explains(moved)
             if not sees_later and not noise.explains(_padded_on_the_left(model, row)):
                 return f"{PADDING}, so rows are not padded: each is computed by itself"
@@ -267,15 +269,17 @@ class _ProofPack:
         return [[first for first, _ in bounds], [last - 1 for _, last in bounds]]
 
     def beside(self) -> list[list[int]]:
-        """Each row without the second half of its own tokens."""
-        return [self._path(end)[: -(len(end.tokens) // 2)] for end in self.trie.ends]
+        """Rows without the second half of their own tokens: one beneath two shared segments, and one beneath one."""
+        return [self._path(end)[: -(len(end.tokens) // 2)] for end in self.trie.ends[::2]]
 
 
-def _changes(forward: Forward, ids: torch.Tensor, same: Iterable[list[int]], vocabulary: int) -> list[float]:
-    """How far the logits at indices whose tokens are the same move when the tokens at all others are changed."""
+def _changes(
+    forward: Forward, ids: torch.Tensor, logits: torch.Tensor, same: Iterable[list[int]], vocabulary: int
+) -> list[float]:
+    """How far the logits at indices whose tokens are the same move when the tokens at all others are changed. Without
+    changes the logits of `ids` are `logits`."""
     import torch
 
-    logits = forward(ids)
     changes: list[float] = []
     for indices in same:
         others = (ids + 1 + torch.arange(len(ids))) % vocabulary
