@@ -31,6 +31,7 @@ from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt
 
 MOST_SEQUENCES = 512  # decoded at once
+MOST_VERIFIED = 16  # rows in a batch
 RowCheck = Callable[[Row, list[Response]], None]
 TextCheck = Callable[[ActiveSequence], None]
 
@@ -54,6 +55,7 @@ class PrefixEngine:
         self.free_memory = free_memory
         self.disabled = disabled
         self._longest = 0  # row of the stream
+        self._sampled: list[tuple[Row, list[Response]]] = []
         self._log = log or PathLog()
         for verification in self._log.verified.values():
             verification.restart()
@@ -73,13 +75,24 @@ class PrefixEngine:
     def verify(
         self, stage: str, key: str, length: int, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float
     ) -> None:
-        """Compute the row of a request again, where it is its turn. A fast path that fails is switched off."""
+        """Compute the row of a request again, where it is its turn."""
         verification = self._log.verified[stage]
-        if not verification.takes(key, length, self._longest):
-            return
+        if verification.is_due(length, self._longest) or verification.samples(key):
+            self._verify(stage, length, found, plain, noise)
+
+    def _verify(
+        self,
+        stage: str,
+        length: int,
+        found: Sequence[float],
+        plain: Callable[[], Sequence[float]],
+        noise: float,
+        wanted: Sequence[float] | None = None,
+    ) -> None:
+        """A fast path that fails is switched off."""
         try:
             with phase(VERIFYING):
-                verification.check(self.model, length, found, plain, noise)
+                self._log.verified[stage].check(self.model, length, found, plain, noise, wanted)
         except FastPathFailed as failure:
             self.disable(str(failure))
             raise
@@ -101,7 +114,7 @@ class PrefixEngine:
         """Every row with the responses of its spans, or why it must be scored by itself. `count` has the tokens so far,
         `work` is made of the rows, if it is there. `check` verifies a row before it is returned."""
         check = check or self._check_row
-        self._longest = max((len(row.ids) for row in rows), default=0)
+        self._longest, self._sampled = max((len(row.ids) for row in rows), default=0), []
         left = dict.fromkeys(rows)
         if not self.disabled and rows:
             make_current(self.model.device)
@@ -116,6 +129,7 @@ class PrefixEngine:
                         check(row, outcome)
                     del left[row]
                     yield row, outcome
+                self._check_sampled()
             except MillError:
                 raise
             except Exception as error:
@@ -129,14 +143,36 @@ class PrefixEngine:
         self.free_memory()
 
     def _check_row(self, row: Row, found: list[Response]) -> None:
-        noise = self.token_noise * max(len(span.tokens) for span in row.spans) ** 0.5
+        verification = self._log.verified[paths.SCORING]
+        if row.requests and verification.is_due(len(row.ids), self._longest):
+            self._verify_row(row, found)
+        elif row.requests and verification.samples(row.requests[0].key):
+            self._sampled.append((row, found))
 
+    def _verify_row(self, row: Row, found: list[Response], wanted: list[Response] | None = None) -> None:
         def plain() -> list[float]:
-            (responses,) = score_rows(self.model, [row])
-            return scores_of(responses)
+            return scores_of(score_rows(self.model, [row])[0])
 
-        if row.requests:
-            self.verify(paths.SCORING, row.requests[0].key, len(row.ids), scores_of(found), plain, noise)
+        noise = self.token_noise * max(len(span.tokens) for span in row.spans) ** 0.5
+        known = None if wanted is None else scores_of(wanted)
+        self._verify(paths.SCORING, len(row.ids), scores_of(found), plain, noise, known)
+
+    def _check_sampled(self) -> None:
+        """In padded batches: one by one they would wait for the passes that are running."""
+        sampled, self._sampled = sorted(self._sampled, key=lambda pair: len(pair[0].ids)), []
+        most = memory.scoring_tokens(self.model, logits_per_token=0.2)
+        while sampled:
+            count = max(1, min(MOST_VERIFIED, most // len(sampled[-1][0].ids)))
+            batch, sampled = sampled[:count], sampled[count:]
+            try:
+                with phase(VERIFYING):
+                    wanted: Sequence[list[Response] | None] = score_rows(self.model, [row for row, _ in batch])
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                wanted = [None] * len(batch)
+            for (row, found), one in zip(batch, wanted, strict=True):
+                self._verify_row(row, found, one)
 
     def _check_text(self, sequence: ActiveSequence) -> None:
         """Teacher-forced, each token of a text must be the most likely one, or nearly so."""

@@ -30,20 +30,31 @@ class Verification:
         """The model was loaded: its first rows are computed again."""
         self._due, self._longest = AT_LEAST, 0
 
-    def takes(self, key: str, length: int, longest: int) -> bool:
-        """Whether the row of this request, of `length` tokens, is computed again. The longest of a stream is, where none was
-        as long before."""
-        return self._due > 0 or longest == length > self._longest or int(key.partition("#")[0][:12], 16) % ONE_IN == 0
+    def is_due(self, length: int, longest: int) -> bool:
+        """Whether a row of `length` tokens is computed again at once: the first ones, and the longest of a stream where none
+        was as long before."""
+        return self._due > 0 or longest == length > self._longest
+
+    def samples(self, key: str) -> bool:
+        """Whether the row of this request is among those that are computed again by chance."""
+        return int(key.partition("#")[0][:12], 16) % ONE_IN == 0
 
     def check(
-        self, model: Any, length: int, found: Sequence[float], plain: Callable[[], Sequence[float]], noise: float = 0.0
+        self,
+        model: Any,
+        length: int,
+        found: Sequence[float],
+        plain: Callable[[], Sequence[float]],
+        noise: float = 0.0,
+        wanted: Sequence[float] | None = None,
     ) -> None:
-        """Compare with the plain path. What rounding explains is about `noise`; beyond twice that it is measured on the row.
+        """Compare with the plain path, whose results are `wanted` where they are known. What rounding explains is about
+        `noise`; beyond twice that it is measured on the row.
 
         Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
         """
         try:
-            wanted = plain()
+            wanted = plain() if wanted is None else wanted
             difference = _distance(found, wanted)
             if difference > MOST_MEDIAN * noise:
                 with rounded_otherwise(model):

@@ -50,7 +50,7 @@ def test_a_row_beyond_four_times_the_noise_fails(plain_model: None) -> None:
 def test_a_median_beyond_twice_the_noise_fails_once_there_are_enough_rows(plain_model: None) -> None:
     verification = Verification()
     for _ in range(ENOUGH - 1):
-        assert verification.takes("ff" * 16, 5, 9)  # the next rows are computed again, too
+        assert verification.is_due(5, 9)  # the next rows are computed again, too
         checked(verification, 2.1)
     with pytest.raises(FastPathFailed):
         checked(verification, 2.1)
@@ -66,14 +66,21 @@ def test_what_is_not_a_number_on_one_path_alone_fails(plain_model: None) -> None
 
 def test_the_first_rows_the_longest_and_one_in_500_are_computed_again(plain_model: None) -> None:
     verification = Verification()
-    assert [verification.takes(f"{n:032x}#1" if n else "0" * 32, 5, 9) for n in (1, 2)] == [True, True]
-    checked(verification, 0.0)
-    checked(verification, 0.0)
-    assert not verification.takes("0" * 11 + "1" + "0" * 20, 5, 9)
-    assert verification.takes("0" * 11 + "1" + "0" * 20, 9, 9)
-    assert sum(verification.takes(f"{n:012x}{'0' * 20}", 5, 9) for n in range(5000)) == 10
+    for _ in range(2):
+        assert verification.is_due(5, 9)
+        checked(verification, 0.0)
+    assert not verification.is_due(5, 9) and verification.is_due(9, 9)
+    assert sum(verification.samples(f"{n:012x}{'0' * 20}") for n in range(5000)) == 10
     verification.restart()
-    assert verification.takes("0" * 11 + "1" + "0" * 20, 5, 9)
+    assert verification.is_due(5, 9)
+
+
+def test_rows_that_are_sampled_are_compared_with_padded_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Verification, "samples", lambda *_: True)
+    model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu")
+    requests = [Request(LOGLIKELIHOOD, f"{TEXT * (1 + n % 3)}{n}", " the lazy dog") for n in range(40)]
+    model.loglikelihood(requests)
+    assert model.execution_paths()["scoring"].startswith("packed: 40 requests; verified: 40 rows, largest difference ")
 
 
 @pytest.fixture
@@ -121,7 +128,7 @@ def test_all_answers_of_a_run_are_superseded_also_those_of_earlier_sessions(
     spec, output = f"hf[path={model},dtype=float32,device_map=cpu]", tmp_path / "results"
     with monkeypatch.context() as blind:
         blind.setattr(engine, "sharing_obstacle", lambda model: "")
-        blind.setattr(Verification, "takes", lambda *_: False)
+        blind.setattr(Verification, "is_due", lambda *_: False)
         mill.evaluate(spec, str(one), output_dir=output)
     (folder,) = (manifest.parent for manifest in output.rglob("manifest.json"))
     exact = mill.evaluate(spec.replace("]", ",exact=true]"), [str(one), str(two)], output_dir=tmp_path / "exact")
