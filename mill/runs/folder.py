@@ -98,9 +98,9 @@ class RunFolder:
     def _mixed_rows(self) -> bool:
         """Whether a fast path that was not verified answered a model whose rows it mixed."""
         manifest = self.read(MANIFEST)
-        model, sessions = manifest.get("model") or {}, manifest.get("sessions") or []
-        identity = model.get("identity") or {}
-        paths = [str(path) for session in sessions for path in (session.get("paths") or {}).values()]
+        model, identity = _section(manifest, "model"), _section(_section(manifest, "model"), "identity")
+        sessions = [one for one in manifest.get("sessions") or [] if isinstance(one, dict)]
+        paths = [str(path) for session in sessions for path in _section(session, "paths").values()]
         shared = any(PACKED in path or CONTINUOUS in path for path in paths if VERIFIED not in path)
         known = "shared_prefixes" in identity or identity.get("backend") != "hf"
         return shared and not known and any(mixed_rows(name, str(identity.get("dtype"))) for name in _types(model))
@@ -121,9 +121,15 @@ def mark_superseded(run: Path, *, root: Path) -> None:
     write_json(run / SUPERSEDED, dict.fromkeys(tasks, WRONG_PATH), root=root, indent=2)
 
 
+def _section(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A part of a file that is not checked yet."""
+    section = content.get(name)
+    return section if isinstance(section, dict) else {}
+
+
 def _types(model: Mapping[str, Any]) -> list[str]:
     """What may name the architecture of a recorded model: its name, its path, and the config there."""
-    path = str((model.get("arguments") or {}).get("path", ""))
+    path = str(_section(model, "arguments").get("path", ""))
     names = [str(model.get("name", "")), path]
     try:
         config = json.loads((Path(path) / "config.json").read_bytes())

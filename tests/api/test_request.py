@@ -196,6 +196,7 @@ def test_every_field_survives_json() -> None:
         reasoning="hm",
         reasoning_tokens=1,
         cached_tokens=2,
+        retry_reason="HTTP 503",
         tool_calls=(ToolCall.parse("add", '{"a": 1}', "call1"), ToolCall.parse("add", '{"a": ')),
         tool_results=(ToolResult("add", "1", id="call1"), ToolResult("add", "no JSON", MALFORMED)),
         distribution="default/file.npy",

@@ -32,6 +32,7 @@ from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.tokenizer import Tokens
 
 DTYPES = ("bfloat16", "float16", "float32")
+PARTS = ("text_config", "llm_config", "language_config")
 DECODED = (GENERATE, MULTI_ROUND)  # kinds of requests whose answers are generated
 LOADED_IN_A_THREAD = ("cuda",)  # devices where it needs little of the interpreter
 
@@ -193,19 +194,21 @@ class TransformersCheckpoint(MediaModel):
             "add_bos_token": self.add_bos_token,
             **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
             **({"exact": True} if self.exact else {}),
-            **({"media": "as transformers loads them"} if self.multimodal else {}),
-            **({"shared_prefixes": "proved"} if not self.exact and mixed_rows(self._type, self.dtype) else {}),
+            **({"media": "as transformers loads them"} if self.modalities != TEXT_ONLY else {}),
+            **({"shared_prefixes": "proved"} if not self.exact and mixed_rows(self._architecture, self.dtype) else {}),
         }
 
-    @property
-    def _type(self) -> str:
-        """The type of its config; the name of a GGUF file, which is slow to read."""
+    @cached_property
+    def _architecture(self) -> str:
+        """The types in its config, without the code of the model; the name of a GGUF file, which is slow to read."""
         if self.source.gguf:
             return self.model_name
-        if not self.source.local:
-            return str(self.config.get_text_config().model_type)
-        config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
-        return str(config.get("text_config", config).get("model_type"))
+        if self.source.local:
+            config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
+        else:
+            config = vars(self.config)
+        parts = [part for part in (config, *map(config.get, PARTS)) if part]
+        return " ".join(str((part if isinstance(part, dict) else vars(part)).get("model_type", "")) for part in parts)
 
     @cached_property
     def dtype(self) -> str:

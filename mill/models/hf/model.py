@@ -75,6 +75,7 @@ class TransformersModel(TransformersCheckpoint):
                 self._refuse_overwritten()  # before it is recorded
                 yield completed
         except FastPathFailed as failure:
+            self._refuse_overwritten()  # which would be why
             self._paths.fail(str(failure))
             raise
 

@@ -208,7 +208,9 @@ class SharedMedia:
         if isinstance(outcome, NotShared):
             return outcome.reason
         try:
-            Verification().check(self.engine.model, 0, scores_of(outcome), partial(self._plain_scores, probe, decoded))
+            plain = partial(self._plain_scores, probe, decoded)
+            noise = self.engine.token_noise * length**0.5
+            Verification().check(self.engine.model, 0, scores_of(outcome), plain, noise)
         except FastPathFailed as failure:
             return str(failure)
         return ""

@@ -11,6 +11,7 @@ import torch
 from mill.models.hf import shared_media
 from mill.models.hf.media_prefixes import PrefixEncoder
 from mill.models.hf.model import TransformersModel
+from mill.models.prefix.verification import Verification
 from tests.models.hf.plain_multimodal import (
     CONTINUATIONS,
     IMAGES,
@@ -70,29 +71,42 @@ def distinct(zoo: Zoo, name: str, contexts: list[tuple[Any, ...]]) -> int:
     return len(nodes)
 
 
+def paths_of(model: Any) -> dict[str, str]:
+    """Without how they were verified."""
+    return {stage: path.partition("; verified: ")[0] for stage, path in model.execution_paths().items()}
+
+
+@pytest.fixture
+def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is computed again, so that what is computed can be counted."""
+    monkeypatch.setattr(Verification, "is_due", lambda *_: False)
+
+
 @pytest.mark.parametrize("name", SHARING)
-def test_a_picture_with_many_questions_and_choices_is_encoded_and_computed_once(zoo: Zoo, name: str) -> None:
+def test_a_picture_with_many_questions_and_choices_is_encoded_and_computed_once(
+    zoo: Zoo, unverified: None, name: str
+) -> None:
     contexts = [(image, question) for image in IMAGES[:2] for question in QUESTIONS]
     pairs = [(parts, continuation) for parts in contexts for continuation in CONTINUATIONS]
     model, plain = fresh(zoo, name), zoo.plain(name)
     encoded = count_encoded(model)
     assert_scores(model.loglikelihood([scored(*pair) for pair in pairs]), [plain.score(*pair) for pair in pairs])
     assert len(encoded) == 3  # each picture once, and one of them to compare both ways of computing
-    assert model.execution_paths() == {"scoring": f"packed: {len(pairs)} requests"}
+    assert paths_of(model) == {"scoring": f"packed: {len(pairs)} requests"}
     fewest, every = distinct(zoo, name, contexts), sum(len(plain.ids(plain.text(*p[0]) + p[1], p[0])) for p in pairs)
     assert fewest <= computed(model) < 0.5 * every
     assert computed(model) < 1.5 * fewest  # a few tokens are cheaper to compute again than to share
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_a_picture_after_different_texts_is_encoded_once(zoo: Zoo, name: str) -> None:
+def test_a_picture_after_different_texts_is_encoded_once(zoo: Zoo, unverified: None, name: str) -> None:
     contexts = [(question, IMAGES[0], "yes or no ?") for question in QUESTIONS]
     model, plain = fresh(zoo, name), zoo.plain(name)
     encoded = count_encoded(model)
     answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
     assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
     assert len(encoded) == 2
-    assert model.execution_paths() == {"scoring": "packed: 4 requests"}
+    assert paths_of(model) == {"scoring": "packed: 4 requests"}
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -108,7 +122,7 @@ def test_examples_with_pictures_are_shared_by_questions_with_their_own(zoo: Zoo,
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_answers_to_many_questions_equal_plain_generate(zoo: Zoo, name: str) -> None:
+def test_answers_to_many_questions_equal_plain_generate(zoo: Zoo, unverified: None, name: str) -> None:
     contexts = [(image, question) for image in IMAGES[:2] for question in QUESTIONS]
     model, plain = fresh(zoo, name), zoo.plain(name)
     encoded = count_encoded(model)
@@ -116,7 +130,7 @@ def test_answers_to_many_questions_equal_plain_generate(zoo: Zoo, name: str) -> 
     assert [answer.text for answer in answers] == [plain.answer(parts) for parts in contexts]
     assert [answer.prompt_tokens for answer in answers] == [len(plain.ids(plain.text(*p), p)) for p in contexts]
     assert len(encoded) == 3
-    assert model.execution_paths() == {"decoding": "continuous: 8 requests"}
+    assert paths_of(model) == {"decoding": "continuous: 8 requests"}
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
@@ -137,7 +151,7 @@ def test_videos_and_pictures_of_one_request_are_told_apart(zoo: Zoo, name: str) 
     requests = [scored(parts, " a cat") for parts in contexts]
     shared, alone = model.loglikelihood(requests), plain.loglikelihood(requests)
     assert [one.score for one in shared] == pytest.approx([one.score for one in alone], abs=1e-4)
-    assert model.execution_paths() == {"scoring": "packed: 6 requests"}
+    assert paths_of(model) == {"scoring": "packed: 6 requests"}
 
 
 def test_as_many_pictures_are_kept_as_memory_allows(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +169,7 @@ def test_a_model_whose_pictures_see_ahead_computes_each_row_by_itself(zoo: Zoo, 
     texts = model.generate_until([asked(parts) for parts in contexts])
     assert [one.text for one in texts] == [plain.answer(parts) for parts in contexts]
     reason = "its language model takes a mask"
-    assert model.execution_paths() == {
+    assert paths_of(model) == {
         "scoring": f"padded ({reason}): 4 requests",
         "decoding": f"plain batches ({reason}): 4 requests",
     }
@@ -206,7 +220,7 @@ def test_memory_that_runs_out_while_encoding_leaves_the_requests_to_the_other_pa
     model = fresh(zoo, "llava")
     answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
     assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
-    assert model.execution_paths() == {"scoring": "padded (out of memory): 4 requests; packed: 8 requests"}
+    assert paths_of(model) == {"scoring": "padded (out of memory): 4 requests; packed: 8 requests"}
 
 
 def test_requests_are_announced_before_they_are_computed(zoo: Zoo) -> None:
