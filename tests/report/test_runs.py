@@ -256,3 +256,13 @@ def test_what_ran_has_the_path_the_dtype_and_the_engine() -> None:
     ]
     odd = {"model": {"name": "m", "arguments": 3, "identity": []}, "settings": {}, "versions": "none"}
     assert manifest_about(odd) == [("model", "m")]
+
+
+def test_the_page_says_which_paths_gave_the_answers_and_how_they_were_verified() -> None:
+    folder = evaluate("toy_choice")
+    manifest = json.loads((folder.path / "manifest.json").read_text())
+    path = "packed: 6 requests; verified: 2 rows, largest difference 0.04 nats (noise 0.05)"
+    manifest["sessions"][-1]["paths"] = {"scoring": path}
+    (folder.path / "manifest.json").write_text(json.dumps(manifest))
+    assert f"- scoring: {path}" in as_markdown(folder.path)
+    assert f"scoring: {path}" in report_page(find_sections(folder.path))
