@@ -17,6 +17,8 @@ from mill.api import registry
 from mill.tasks.load import load_builtin
 from tests.servers import llama_server
 
+pytest_plugins = ["tests.times"]
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background; tests interrupt their child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

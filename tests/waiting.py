@@ -1,0 +1,22 @@
+"""The one way in which tests wait: for a condition, with one generous deadline, and a failure that says what did not happen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+DEADLINE_S = 120.0
+"""Long enough for a machine that is busy with other work; a test that passes never waits for it."""
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], what: str | Callable[[], str], seconds: float = DEADLINE_S) -> T:
+    """The first value of the condition that is true. `what` finishes the sentence "after 120 s there was still no …"."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:.0f} s there was still no {what() if callable(what) else what}")
+        time.sleep(0.005)
+    return value
