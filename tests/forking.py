@@ -32,9 +32,11 @@ ROOT = Path(__file__).parents[1]
 SERVERS = {
     "mill": ["pyarrow", "aiohttp", "rich.progress", "rich.table", "yaml"],
     "torch": ["torch", "torch.distributed"],
+    "ray": ["ray"],
+    "lm_eval": ["lm_eval.evaluator", "lm_eval.tasks"],
     "transformers": ["torch", "mill.models.hf.model", "transformers.models.llama.modeling_llama"],
 }
-PACKAGES = ("mill.api", "mill.checks", "mill.cli", "mill.execute", "mill.export", "mill.metrics", "mill.options", "mill.runs")
+PACKAGES = ("api", "checks", "cli", "execute", "export", "metrics", "models.spec", "options", "report", "runs", "tasks")
 # Libraries read these once, when they are imported.
 AT_IMPORT = ("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "PYTHON", "LD_", "CUDA_")
 LENGTH = 8
@@ -44,11 +46,12 @@ children_seconds = 0.0
 _servers: dict[tuple[str, ...], Server] = {}
 
 
-def popen(command: Sequence[str], server: str = "mill", **options: Any) -> subprocess.Popen[Any]:
+def popen(command: Sequence[str], server: str = "", **options: Any) -> subprocess.Popen[Any]:
     """`subprocess.Popen(command)`, forked where the command is `python -m MODULE` or `python FILE` with this interpreter."""
     if sys.platform != "linux" or command[0] != sys.executable or command[1] == "-c":
         return subprocess.Popen(command, **options)
     environment = options.get("env") or os.environ
+    server = server or fitting(command, environment)
     at_import = {name: value for name, value in environment.items() if name.startswith(AT_IMPORT) and name != "PYTHONPATH"}
     key = (server, *(f"{name}={at_import[name]}" for name in sorted(at_import)))
     if key not in _servers:
@@ -56,7 +59,9 @@ def popen(command: Sequence[str], server: str = "mill", **options: Any) -> subpr
     return Forked(_servers[key], command, **options)
 
 
-def run(command: Sequence[str], server: str = "mill", *, timeout: float = 300, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str], server: str = "", *, timeout: float = 300, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """`subprocess.run(command, capture_output=True, text=True)`."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with popen(command, server, **{**pipes, **options}) as process:
@@ -66,6 +71,14 @@ def run(command: Sequence[str], server: str = "mill", *, timeout: float = 300, *
             process.kill()
             raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The server that has imported what the command will import."""
+    words = " ".join(command)
+    if "hf[" in words:
+        return "transformers"
+    return "torch" if "RANK" in environment else "lm_eval" if "lm-eval" in words else "ray" if " ray" in words else "mill"
 
 
 class Server:
@@ -129,8 +142,8 @@ class Forked(subprocess.Popen[Any]):
         global children_seconds
         if wait_flags & os.WNOHANG and not select.select([self._status_from], [], [], 0)[0]:
             return 0, 0
-        with open(self._status_from, "rb") as pipe:
-            ended = pipe.read()
+        ended = os.read(self._status_from, 100)
+        os.close(self._status_from)
         assert ended, "the server of forked processes ended"
         status, seconds = json.loads(ended)
         children_seconds += seconds
@@ -199,7 +212,9 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w", 1, errors="backslashreplace")
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))  # or it would be closed where a program replaces it
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -213,7 +228,7 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     for package in PACKAGES:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        for module in pkgutil.iter_modules(importlib.import_module(f"mill.{package}").__path__, f"mill.{package}."):
             importlib.import_module(module.name)
     for name in SERVERS[sys.argv[2]]:
         importlib.import_module(name)

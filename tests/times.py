@@ -1,6 +1,6 @@
 """What tests cost: a pytest plugin that measures each test and shared fixture, and names the dearest at the end.
 
-Seconds of a processor are those of the testing process and of the processes it started and waited for.
+Seconds of a processor are those of the testing process and of those that it started and waited for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests import forking
+
 SLOWEST = 10
 DEAREST = 50
 
@@ -26,7 +28,8 @@ class Cost:
     count: int = 0
 
     def add(self, wall: float, own: float, children: float) -> None:
-        self.wall, self.own, self.children, self.count = self.wall + wall, self.own + own, self.children + children, self.count + 1
+        self.wall, self.own, self.children = self.wall + wall, self.own + own, self.children + children
+        self.count += 1
 
     @property
     def processor(self) -> float:
@@ -36,7 +39,7 @@ class Cost:
 def clocks() -> tuple[float, float, float]:
     """Wall, own processor and children's processor seconds."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic(), time.process_time(), usage.ru_utime + usage.ru_stime
+    return time.monotonic(), time.process_time(), usage.ru_utime + usage.ru_stime + forking.children_seconds
 
 
 def since(start: tuple[float, float, float]) -> list[float]:
@@ -92,7 +95,8 @@ class Table:
         total = sum(cost.processor for cost in self.files.values())
         write(f"{total / 60:.1f} minutes of processor time in {len(self.files)} files")
         for title, costs in (("file", self.files), ("shared fixture", self.fixtures)):
-            write(f"\n| {title} | processor s | of it processes it started | wall s | times |\n| --- | ---: | ---: | ---: | ---: |")
+            write(f"\n| {title} | processor s | of it in other processes | wall s | times |")
+            write("| --- | ---: | ---: | ---: | ---: |")
             for name, cost in sorted(costs.items(), key=lambda entry: -entry[1].processor)[:DEAREST]:
                 times = cost.count // 3 if title == "file" else cost.count  # set-up, call and tear-down are a report each
                 write(f"| {name} | {cost.processor:.1f} | {cost.children:.1f} | {cost.wall:.1f} | {times} |")

@@ -1,4 +1,4 @@
-"""The one way in which tests wait: for a condition, with one generous deadline, and a failure that says what did not happen."""
+"""The one way in which tests wait: for a condition, with one generous deadline and a failure that says what was missing."""
 
 from __future__ import annotations
 

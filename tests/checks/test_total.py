@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.api.response import Token
@@ -26,8 +25,9 @@ from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
 from mill.report.html import report_page
 from mill.report.markdown import summary_markdown
+from tests.fuzz.cases import examples
 
-MANY = settings(deadline=None, max_examples=150 * int(os.environ.get("MILL_FUZZ", "1")))
+MANY = examples(1500)
 LOGPROBS = st.one_of(st.floats(-30, 0), st.just(-math.inf), st.just(0.0))
 VALUES = st.one_of(st.none(), st.just(0.0), st.just(1.0), st.floats(-5, 5), st.just(math.inf), st.just(-math.inf))
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
-import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from mill.api.errors import ModelError
@@ -35,12 +33,12 @@ from mill.models.openai_compat.schema import read_models, read_window
 from mill.models.openai_compat.scoring import ROUTES
 from mill.models.openai_compat.stream import StreamedAnswer
 from tests import recorded_answers as recorded
+from tests.fuzz.cases import count, dice, examples
 from tests.fuzz.mutation import variant
 from tests.servers import FaultServer, chunked, raw
 
-FACTOR = int(os.environ.get("MILL_FUZZ", "1"))
-CASES = 500 * FACTOR
-OVER_HTTP = 60 * FACTOR
+CASES = count(500)
+OVER_HTTP = count(300)
 TEXT = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"]))
 WITH_LOGPROBS = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"], logprobs=2))
 CHAT = Request(GENERATE, (Message("user", "The capital"),), options=generation_options(max_gen_toks=8, until=["\n"]))
@@ -142,8 +140,8 @@ def check(found: Response, kind: str) -> str:
         assert type(found.text) is str and found.finish_reason in FINISHES
     else:
         assert type(found.score) is float and found.score <= 0 and type(found.is_greedy) is bool
-    for count in (found.prompt_tokens, found.output_tokens):
-        assert count is None or (type(count) is int and count >= 0)
+    for tokens in (found.prompt_tokens, found.output_tokens):
+        assert tokens is None or (type(tokens) is int and tokens >= 0)
     for token in found.tokens or ():
         assert type(token.text) is str and type(token.logprob) is float and token.logprob <= 0
         assert token.id is None or type(token.id) is int
@@ -200,7 +198,7 @@ def test_broken_answers_are_errors_or_say_what_they_say(kind: str) -> None:
 
     async def all_cases() -> None:
         for case in range(CASES):
-            body = variant(document, random.Random(f"{kind}/{case}"))
+            body = variant(document, dice(f"{kind}/{case}"))
             found = await response_to(request, with_body(ask, body))
             try:
                 what = check(found, request.kind)
@@ -219,7 +217,7 @@ def test_broken_streams_are_errors_or_whole() -> None:
 
     async def all_cases() -> None:
         for case in range(2 * CASES):
-            chance = random.Random(f"stream/{case}")
+            chance = dice(f"stream/{case}")
             events = [json.dumps(event).encode() for event in recorded.STREAM]
             for _ in range(chance.choice((1, 1, 2))):
                 at = chance.randrange(len(events))
@@ -241,7 +239,7 @@ def test_broken_streams_are_errors_or_whole() -> None:
 def test_broken_lists_of_models_are_one_line() -> None:
     seen: Counter[str] = Counter()
     for case in range(2 * CASES):
-        body = variant(recorded.MODELS, random.Random(f"models/{case}"))
+        body = variant(recorded.MODELS, dice(f"models/{case}"))
         try:
             entries = read_models(parsed(body, "/v1/models"), "http://h/v1/models")
             windows = [read_window(entry, "http://h/v1/models") for entry in entries.values()]
@@ -255,7 +253,7 @@ def test_broken_lists_of_models_are_one_line() -> None:
 
 def test_broken_properties_of_llama_cpp_are_one_line() -> None:
     for case in range(CASES):
-        chance = random.Random(f"props/{case}")
+        chance = dice(f"props/{case}")
         bodies = {
             "/health": b"{}",
             "/props": variant(recorded.PROPS, chance),
@@ -284,7 +282,7 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(client, "ATTEMPTS", 1)
     monkeypatch.setattr(client, "THROTTLED_ATTEMPTS", 1)
     kinds = ["completion", "completion with tokens", "chat"]
-    chance = random.Random(f"http/{stream}")
+    chance = dice(f"http/{stream}")
 
     def fault() -> Any:
         if not stream:
@@ -324,7 +322,7 @@ JSON = st.recursive(
     ),
     max_leaves=20,
 )
-MANY = settings(max_examples=300 * FACTOR, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = examples(300, suppress_health_check=list(HealthCheck))
 
 
 @MANY

@@ -1,0 +1,27 @@
+"""How many cases the fuzzers make, and which.
+
+`make test` makes a tenth of them, always the same: they fail only where code changed. `make fuzz` makes all, and other ones
+every day: MILL_FUZZ is their seed. A case that fails becomes a test with a name.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from hypothesis import settings
+
+SEED = os.environ.get("MILL_FUZZ", "")
+
+
+def count(cases: int) -> int:
+    return cases if SEED else max(1, cases // 10)
+
+
+def dice(name: str) -> random.Random:
+    return random.Random(SEED + name)
+
+
+def examples(cases: int, **more: object) -> settings:
+    """For hypothesis, which draws its own seed only in `make fuzz`."""
+    return settings(max_examples=count(cases), deadline=None, derandomize=not SEED, **more)  # type: ignore[arg-type]
