@@ -42,8 +42,8 @@ _ports = itertools.count(21000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER"
 
 
 def free_port() -> int:
-    """A port for a server that cannot choose one itself. Each testing process has its own range, below the ports that systems
-    hand out, and no port is returned twice."""
+    """A port for a server that cannot choose one. Each testing process has its own range, below the ports that systems hand
+    out, and no port is returned twice."""
     for port in _ports:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
