@@ -48,9 +48,9 @@ _servers: dict[tuple[str, ...], Server] = {}
 
 def popen(command: Sequence[str], server: str = "", **options: Any) -> subprocess.Popen[Any]:
     """`subprocess.Popen(command)`, forked where the command is `python -m MODULE` or `python FILE` with this interpreter."""
-    if sys.platform != "linux" or command[0] != sys.executable or command[1] == "-c":
-        return subprocess.Popen(command, **options)
     environment = options.get("env") or os.environ
+    if sys.platform != "linux" or command[0] != sys.executable or command[1] == "-c" or _is_customized(environment):
+        return subprocess.Popen(command, **options)
     server = server or fitting(command, environment)
     at_import = {name: value for name, value in environment.items() if name.startswith(AT_IMPORT) and name != "PYTHONPATH"}
     key = (server, *(f"{name}={at_import[name]}" for name in sorted(at_import)))
@@ -73,12 +73,19 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
+def _is_customized(environment: Mapping[str, str]) -> bool:
+    folders = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return any(Path(folder, "sitecustomize.py").exists() for folder in folders if folder)
+
+
 def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """The server that has imported what the command will import."""
     words = " ".join(command)
     if "hf[" in words:
         return "transformers"
-    return "torch" if "RANK" in environment else "lm_eval" if "lm-eval" in words else "ray" if " ray" in words else "mill"
+    if "RANK" in environment or "torch.distributed" in words:
+        return "torch"
+    return "lm_eval" if "lm-eval" in words else "ray" if " ray" in words else "mill"
 
 
 class Server:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import forking, waiting
 from tests.servers import free_port
 
 TESTS = Path(__file__).parent
@@ -33,7 +33,7 @@ def toy(folder: Path, tasks: str = "toy_gen,toy_choice", *more: str, model: str 
 
 def start(command: Sequence[str], **more: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment(**more), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    return forking.popen(command, env=environment(**more), stdout=pipe, stderr=pipe, text=True, start_new_session=True)
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 300) -> tuple[int, str]:
@@ -57,13 +57,16 @@ def run(arguments: Sequence[str], **more: str) -> tuple[int, str]:
 
 
 def torchrun(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL) -> list[str]:
+    """The command that starts ranks as users do. It takes 10 s of a processor, and each rank as long as a real start."""
     port = str(free_port())
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--master_port", port]
     return [*launcher, *program, *arguments]
 
 
 def run_ranks(ranks: int, arguments: Sequence[str], program: Sequence[str] = MILL, **more: str) -> tuple[int, str]:
-    return ended(start(torchrun(ranks, arguments, program), **more))
+    """The first exit code that is not 0, and all standard errors."""
+    results = [ended(process) for process in start_ranks(ranks, arguments, program, **more)]
+    return next((code for code, _ in results if code), 0), "".join(stderr for _, stderr in results)
 
 
 def start_ranks(
@@ -75,13 +78,8 @@ def start_ranks(
     return [start(command, RANK=str(rank), LOCAL_RANK=str(rank), **variables) for rank in range(ranks)]
 
 
-def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    """Wait until a condition is true; returns its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition never became true"
-        time.sleep(0.02)
-    return value
+def until(condition: Callable[[], Any], seconds: float = 120) -> Any:
+    return waiting.until(condition, "sign of it", seconds)
 
 
 def lines(file: Path) -> list[str]:

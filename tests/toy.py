@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,10 @@ class ToyModel(MillModel):
     """Answers by hashing the prompt; fails where the prompt contains TOY_FAILS.
 
     Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds. Cleaning up takes TOY_CLEAN seconds.
+    A process computes no more than TOY_HOLD requests and then waits for ever, or until the file TOY_HOLD has a larger number.
     """
+
+    computed = 0
 
     def __init__(self, path: str, batch_size: int = 4, scale: float = 1.0, api_key: str = ""):
         self.path, self.batch_size, self.scale = path, batch_size, scale
@@ -39,6 +43,9 @@ class ToyModel(MillModel):
         super().clean()
 
     def _note(self, request: Request) -> int:
+        while ToyModel.computed >= self._most():
+            time.sleep(0.01)
+        ToyModel.computed += 1
         time.sleep(float(os.environ.get("TOY_DELAY", 0)))
         if log := os.environ.get("TOY_LOG"):
             with Path(log).open("a") as handle:
@@ -47,6 +54,10 @@ class ToyModel(MillModel):
         if fails and fails in request.text:
             raise ValueError(f"cannot read {fails}")
         return int(hashlib.sha256(request.key.encode()).hexdigest()[:6], 16)
+
+    def _most(self) -> int:
+        hold = os.environ.get("TOY_HOLD", str(sys.maxsize))
+        return int(hold if hold.isdigit() else Path(hold).read_text() or 0)
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
         return [Response(text=f"answer {self._note(request) % 5}", prompt_tokens=3, output_tokens=2) for request in batch]

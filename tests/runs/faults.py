@@ -8,17 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import forking
 from tests.outcomes import assert_same_end, recorded
+from tests.waiting import until
 
 TOY = Path(__file__).parent.parent / "toy.py"
 ROOT = TOY.parent.parent
 TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 N = 30
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 Run = subprocess.Popen[bytes]
 
@@ -39,7 +41,7 @@ def start(
     """`mill eval`, which adds what it computes to `log` and writes its standard error to `log`.err."""
     environment = {**os.environ, "TOY_N": str(N), "TOY_LOG": str(log), "TOY_DELAY": str(delay), "PYTHONPATH": str(ROOT)}
     with stderr_file(log).open("ab") as stderr:
-        return subprocess.Popen(
+        return forking.popen(
             [sys.executable, "-m", "mill", *arguments(out, tasks, *options, **model)],
             env={**environment, **(env or {})},
             stdout=subprocess.DEVNULL,
@@ -60,16 +62,9 @@ def computed(log: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-def until(condition: Callable[[], object], what: str = "it") -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE_S, f"{what} did not come"
-        time.sleep(0.005)
-
-
 def until_first_response(run: Run, log: Path, answers: int = 1) -> None:
     """So far into the work; a run that ended before is no mistake."""
-    until(lambda: run.poll() is not None or len(computed(log)) >= answers, "the first answer")
+    until(lambda: run.poll() is not None or len(computed(log)) >= answers, f"response {answers}: {stderr_of(log)}")
 
 
 def kill(run: Run) -> None:
@@ -90,19 +85,24 @@ def leftovers(out: Path) -> list[Path]:
     return [file for file in [*out.rglob(".*"), *out.glob("*/*/working/*")] if file.is_file()]
 
 
-def assert_resumes_after_kills(folder: Path, *, kills: int, delay: float, within: float, **how: Any) -> Path:
+def killed_at_random(out: Path, log: Path, dice: random.Random, *options: str, **how: Any) -> None:
+    """Kill a run some time after its first response. It cannot end before: its model stops after a few responses."""
+    log.write_text("")
+    run = start(out, log, *options, **{**how, "env": {**how.get("env", {}), "TOY_HOLD": "9"}})
+    until_first_response(run, log)
+    time.sleep(dice.uniform(0.0, 0.1))  # no waiting for anything: the moment is what the dice say
+    assert run.poll() is None, stderr_of(log)
+    kill(run)
+
+
+def assert_resumes_after_kills(folder: Path, *, kills: int, **how: Any) -> Path:
     """A run that is killed at random moments and resumed ends like an undisturbed one, and computes nothing twice; its
     output folder."""
     whole, log, out = folder / "whole", folder / "log", folder / "out"
     assert start(whole, log, **how).wait(PATIENCE_S) == 0, stderr_of(log)
     dice = random.Random(5)
     for _ in range(kills):
-        log.write_text("")
-        process = start(out, log, delay=delay, **how)
-        until_first_response(process, log)
-        time.sleep(dice.uniform(0.0, within))
-        assert process.poll() is None, stderr_of(log)
-        kill(process)
+        killed_at_random(out, log, dice, **how)
     known = recorded(out)
     assert 0 < len(known) < len(recorded(whole))
     log.write_text("")

@@ -34,9 +34,9 @@ from tests.runs.faults import (
     resume,
     start,
     stderr_of,
-    until,
     until_first_response,
 )
+from tests.waiting import until
 
 DAY_S = 86400
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -114,17 +114,19 @@ def assert_one_line(text: str, *parts: str) -> None:
 def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | None = None) -> None:
     """A session that is ended by its scheduler after so many more answers."""
     log.write_text("")
-    run = start(out, log, delay=0.01, env=env)
+    run = start(out, log, env={**(env or {}), "TOY_HOLD": str(after)})
     until_first_response(run, log, answers=after)
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == 143
 
 
 def test_a_disk_that_fills_up_while_answers_come(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
-    log = tmp_path / "log"
-    run = start(disk.out, log, delay=0.01)
-    until_first_response(run, log, answers=20)
+    log, hold = tmp_path / "log", tmp_path / "hold"
+    hold.write_text("22")
+    run = start(disk.out, log, env={"TOY_HOLD": str(hold)})
+    until_first_response(run, log, answers=22)
     disk.fill()
+    hold.write_text("1000")
     assert run.wait(PATIENCE_S) == 1
     assert_one_line(stderr_of(log), "cannot write", "No space left on device")
     assert len(recorded(disk.out)) >= 16, "what was answered before is kept"
@@ -225,11 +227,13 @@ def test_an_output_folder_that_processes_of_one_number_try_at_once(tmp_path: Pat
 def test_a_clock_that_jumps_in_the_middle_of_a_run(
     undisturbed: Path, tmp_path: Path, clock: Path, jumps: tuple[int, int]
 ) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    run = start(out, log, delay=0.006, env=with_clock(clock))
-    for number, jump in enumerate(jumps, start=1):
-        until_first_response(run, log, answers=40 * number)
+    out, log, hold = tmp_path / "out", tmp_path / "log", tmp_path / "hold"
+    hold.write_text("40")
+    run = start(out, log, env={**with_clock(clock), "TOY_HOLD": str(hold)})
+    for answers, jump in zip((40, 80), jumps, strict=True):
+        until_first_response(run, log, answers=answers)
         clock.write_text(str(jump))
+        hold.write_text("80" if answers == 40 else "1000")
     assert run.wait(PATIENCE_S) == 0, stderr_of(log)
     assert_same_end(out, undisturbed)
     resume(out, log, env=with_clock(clock))
@@ -252,11 +256,14 @@ def test_a_clock_that_jumps_between_runs(undisturbed: Path, tmp_path: Path, cloc
 
 def test_a_clock_that_jumps_back_does_not_give_the_turn_to_two(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
     """Who starts later then has the earlier name."""
-    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
-    runs = [start(out, first, delay=0.005, env=with_clock(clock))]
-    until_first_response(runs[0], first)
+    out, first, second, hold = tmp_path / "out", tmp_path / "first", tmp_path / "second", tmp_path / "hold"
+    hold.write_text("9")
+    runs = [start(out, first, env={**with_clock(clock), "TOY_HOLD": str(hold)})]
+    until_first_response(runs[0], first, answers=9)
     clock.write_text(str(-DAY_S))
     runs.append(start(out, second, env=with_clock(clock)))
+    until(lambda: "waiting for it to end" in stderr_of(second), "notice of the second run")
+    hold.write_text("1000")
     assert [run.wait(PATIENCE_S) for run in runs] == [0, 0]
     assert not computed(second)
     assert_same_end(out, undisturbed)
@@ -301,9 +308,12 @@ def test_a_torn_record_in_any_of_several_files(
 def test_two_drivers_of_which_one_is_killed(undisturbed: Path, tmp_path: Path, victim: int) -> None:
     """It may be the one at work or the one that waits."""
     out, logs = tmp_path / "out", [tmp_path / "log0", tmp_path / "log1"]
-    runs = [start(out, log, delay=0.006) for log in logs]
-    until(lambda: len(computed(logs[0]) + computed(logs[1])) >= 40, "the fortieth answer")
+    hold = tmp_path / "hold"
+    hold.write_text("40")
+    runs = [start(out, log, env={"TOY_HOLD": str(hold)}) for log in logs]
+    until(lambda: len(computed(logs[0]) + computed(logs[1])) >= 40, "fortieth answer")
     kill(runs[victim])
+    hold.write_text("1000")
     known = set(computed(logs[victim])) & set(recorded(out))
     assert runs[1 - victim].wait(PATIENCE_S) == 0, stderr_of(logs[1 - victim])
     assert not set(computed(logs[1 - victim])) & known, "a recorded answer was computed again"
@@ -333,7 +343,7 @@ def test_a_run_killed_in_its_first_session_can_be_listed_and_scored(
     toy_here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, log = tmp_path / "out", tmp_path / "log0"
-    run = start(out, log, tasks="toy_gen", delay=0.05)
+    run = start(out, log, tasks="toy_gen", env={"TOY_HOLD": "9"})
     until_first_response(run, log, answers=9)
     kill(run)
     assert mill(["ls", "runs", "--output_dir", str(out)]) == 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import time
 from pathlib import Path
 
 from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
     PATIENCE_S,
     computed,
-    kill,
+    killed_at_random,
     leftovers,
     resume,
     start,
@@ -27,12 +26,7 @@ def test_a_run_killed_twenty_times_ends_like_an_undisturbed_one(undisturbed: Pat
     out, log, dice = tmp_path / "out", tmp_path / "log", random.Random(5)
     for _ in range(KILLS):
         known = recorded(out)
-        log.write_text("")
-        run = start(out, log, delay=0.03)
-        until_first_response(run, log)
-        time.sleep(dice.uniform(0.0, 0.25))
-        assert run.poll() is None, "the run ended before it could be killed"
-        kill(run)
+        killed_at_random(out, log, dice)
         assert not set(computed(log)) & set(known), "a recorded answer was computed again"
     resume(out, log)
     assert_same_end(out, undisturbed)
@@ -64,7 +58,7 @@ def test_two_processes_on_one_folder_do_not_disturb_each_other(undisturbed: Path
 def test_a_terminated_run_is_reported_and_resumes(undisturbed: Path, tmp_path: Path) -> None:
     """SIGTERM is what a scheduler sends before it kills."""
     out, log = tmp_path / "out", tmp_path / "log"
-    run = start(out, log, delay=0.02)
+    run = start(out, log, env={"TOY_HOLD": "9"})
     until_first_response(run, log)
     run.send_signal(signal.SIGTERM)
     assert run.wait(PATIENCE_S) == 143

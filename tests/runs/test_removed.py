@@ -29,10 +29,12 @@ TAKEN: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("how", TAKEN)
 def test_a_run_whose_output_folder_is_taken_away_ends_with_an_error(tmp_path: Path, how: str) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    run = start(out, log, delay=0.02)
+    out, log, hold = tmp_path / "out", tmp_path / "log", tmp_path / "hold"
+    hold.write_text("20")
+    run = start(out, log, delay=0.02, env={"TOY_HOLD": str(hold)})
     until_first_response(run, log, answers=20)
     TAKEN[how](out)
+    hold.write_text("1000")
     assert run.wait(PATIENCE_S) not in (0, None)
     assert "removed or moved during the run" in stderr_of(log) and "Traceback" not in stderr_of(log)
     assert len(computed(log)) < 200, "it went on for long"
