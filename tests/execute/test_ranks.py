@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from tests.launching import (
     start_ranks,
     torchrun,
     toy,
-    until,
 )
 from tests.outcomes import assert_same_end, recorded, samples, scores, sessions
 from tests.servers import FaultServer, free_port
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun needs POSIX")
 TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
@@ -37,7 +37,7 @@ RANKED = [str(TESTS / "ranked.py")]
 
 def codes(processes: list[subprocess.Popen[str]]) -> list[int]:
     """The exit codes of all ranks."""
-    return [ended(process, 40)[0] for process in processes]
+    return [ended(process)[0] for process in processes]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    code, stderr = run_ranks(2, toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
+    code, stderr = ended(start(torchrun(2, toy(folder / "out", TASKS)), TOY_LOG=str(folder / "log")))
     assert code == 0, stderr
     return folder
 
@@ -100,7 +100,7 @@ def test_accelerate_starts_ranks_too(alone: Path, tmp_path: Path) -> None:
 
 def test_a_dry_run_is_printed_once(tmp_path: Path) -> None:
     both = start_ranks(2, toy(tmp_path / "out", "toy_gen", "--dry_run"))
-    printed = [process.communicate(timeout=60)[0] for process in both]
+    printed = [process.communicate(timeout=300)[0] for process in both]
     assert "toy_gen" in printed[0] and printed[1] == ""
 
 
@@ -126,10 +126,10 @@ def rank_process(launcher: subprocess.Popen[str], rank: int) -> int:
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
-    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_HOLD="20", TOY_LOG=str(log))
+    until(lambda: len(recorded(tmp_path / "out")) > 8, "recorded response")
     os.kill(rank_process(launcher, 1), signal.SIGKILL)
-    code, stderr = ended(launcher, 60)
+    code, stderr = ended(launcher)
     assert code != 0
     assert [line for line in mill_lines(stderr) if "all completed requests are recorded" in line]
     recorded_before = recorded(tmp_path / "out")
@@ -142,13 +142,12 @@ def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tm
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_killed_without_a_launcher_is_detected(killed: int, alone: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    both = start_ranks(2, toy(tmp_path / "out", TASKS), RANKED, TOY_DELAY="0.05", TOY_LOG=str(log))
-    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    both = start_ranks(2, toy(tmp_path / "out", TASKS), RANKED, TOY_HOLD="20", TOY_LOG=str(log))
+    until(lambda: len(recorded(tmp_path / "out")) > 8, "recorded response")
     both[killed].kill()
-    started = time.monotonic()
-    code, stderr = ended(both[1 - killed], 60)
+    code, stderr = ended(both[1 - killed])
     both[killed].communicate()
-    assert code == 1 and time.monotonic() - started < 45
+    assert code == 1
     (line,) = mill_lines(stderr)
     assert ("rank 1 sent no heartbeat" if killed else "the store of the launcher is gone") in line
     recorded_before = recorded(tmp_path / "out")
@@ -160,7 +159,7 @@ def test_a_rank_killed_without_a_launcher_is_detected(killed: int, alone: Path, 
 
 def test_a_rank_with_other_data_is_refused_on_all_ranks(tmp_path: Path) -> None:
     both = start_ranks(2, toy(tmp_path / "out"), RANKED, RANK1_TOY_N="39", TOY_LOG=str(tmp_path / "log"))
-    for rank, (code, stderr) in enumerate([ended(process, 60) for process in both]):
+    for rank, (code, stderr) in enumerate([ended(process) for process in both]):
         (line,) = mill_lines(stderr)
         assert code == 2
         assert line.startswith("mill (rank 1): " if rank else "mill: ") and "rank 1 has other samples" in line
@@ -168,9 +167,8 @@ def test_a_rank_with_other_data_is_refused_on_all_ranks(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_refused_early_ends_the_others(tmp_path: Path) -> None:
-    started = time.monotonic()
-    code, stderr = run_ranks(2, toy(tmp_path / "out"), RANKED, RANK1_TOY_N="many")
-    assert code != 0 and time.monotonic() - started < 50
+    code, stderr = ended(start(torchrun(2, toy(tmp_path / "out"), RANKED), RANK1_TOY_N="many"))
+    assert code != 0
     assert any(line.startswith("mill (rank 1): ") and "toy_gen cannot be rendered" in line for line in mill_lines(stderr))
 
 
@@ -185,7 +183,7 @@ def test_samples_that_fail_on_one_rank_are_errors_as_in_one_process(tmp_path: Pa
 
 def test_a_model_that_breaks_on_one_rank_ends_all_with_the_reason(tmp_path: Path) -> None:
     both = start_ranks(2, toy(tmp_path / "out", "toy_gen"), RANKED, TOY_N="2000", TOY_DELAY="0.02", RANK1_TOY_FAILS="toy")
-    (code, stderr), (code_1, stderr_1) = [ended(process, 60) for process in both]
+    (code, stderr), (code_1, stderr_1) = [ended(process) for process in both]
     assert (code, code_1) == (1, 2)
     why = "the model failed on each of the first 8 requests: ValueError: cannot read toy"
     assert mill_lines(stderr) == [f"mill: rank 1: {why}"]
@@ -221,7 +219,7 @@ def test_without_a_shared_file_system_missing_draws_are_completed(tmp_path: Path
 def test_a_fresh_run_has_one_folder_though_a_rank_starts_late(tmp_path: Path) -> None:
     assert run(toy(tmp_path / "out", "toy_gen"))[0] == 0
     log = str(tmp_path / "log")
-    code, stderr = run_ranks(2, toy(tmp_path / "out", "toy_gen", "--fresh"), RANKED, RANK1_LATE="5", TOY_LOG=log)
+    code, stderr = run_ranks(2, toy(tmp_path / "out", "toy_gen", "--fresh"), RANKED, RANK1_LATE="2", TOY_LOG=log)
     assert code == 0, stderr
     assert sorted(folder.name for folder in (tmp_path / "out").glob("*/*")) == ["default", "default~2"]
     assert len(lines(tmp_path / "log")) == 40
@@ -236,7 +234,7 @@ def test_several_models_run_in_sequence_without_a_launcher(tmp_path: Path) -> No
 
 def test_ranks_and_ray_together_are_refused(tmp_path: Path) -> None:
     for process in start_ranks(2, toy(tmp_path / "out", "toy_gen", "--executor", "ray", "--workers", "2"), RANKED):
-        code, stderr = ended(process, 60)
+        code, stderr = ended(process)
         assert code == 2 and len(mill_lines(stderr)) == 1, stderr
 
 
@@ -255,10 +253,10 @@ def test_ranks_and_several_servers_together_are_refused(tmp_path: Path) -> None:
 def test_torchrun_forwards_an_interruption(alone: Path, tmp_path: Path) -> None:
     """A scheduler sends SIGTERM before it kills, and torchrun forwards it."""
     log = tmp_path / "log"
-    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_DELAY="0.05", TOY_LOG=str(log))
-    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_HOLD="20", TOY_LOG=str(log))
+    until(lambda: len(recorded(tmp_path / "out")) > 8, "recorded response")
     launcher.terminate()
-    code, stderr = ended(launcher, 60)
+    code, stderr = ended(launcher)
     assert code != 0 and any("all completed requests are recorded" in line for line in mill_lines(stderr))
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
     assert run(toy(tmp_path / "out", TASKS))[0] == 0
@@ -269,8 +267,8 @@ def test_a_rank_whose_end_takes_longer_than_those_of_others_records_its_session(
     """Its own end must not be interrupted by theirs."""
     log = tmp_path / "log"
     command = toy(tmp_path / "out", TASKS)
-    both = start_ranks(2, command, RANKED, TOY_DELAY="0.05", TOY_LOG=str(log), RANK0_TOY_CLEAN="2")
-    until(lambda: len(recorded(tmp_path / "out")) > 8)
+    both = start_ranks(2, command, RANKED, TOY_HOLD="20", TOY_LOG=str(log), RANK0_TOY_CLEAN="2")
+    until(lambda: len(recorded(tmp_path / "out")) > 8, "recorded response")
     for process in both:
         process.terminate()
     assert 0 not in codes(both)
@@ -303,10 +301,10 @@ def test_heartbeats_continue_between_two_runs_of_a_command(monkeypatch: pytest.M
     ends: list[Any] = []
     monkeypatch.setattr(atexit, "register", ends.append)
     assert ranks._last_heartbeat(store, 0) == ""
+    before = set(threading.enumerate())
     ranks._send_heartbeats.__wrapped__(0)
-    until(lambda: int(ranks._last_heartbeat(store, 0) or 0) > 3)
+    until(lambda: int(ranks._last_heartbeat(store, 0) or 0) > 3, "fourth heartbeat")
+    (beating,) = set(threading.enumerate()) - before
     (end,) = ends
     end()
-    last = ranks._last_heartbeat(store, 0)
-    time.sleep(0.1)
-    assert ranks._last_heartbeat(store, 0) == last
+    assert not beating.is_alive()
