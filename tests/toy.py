@@ -25,7 +25,7 @@ class ToyModel(MillModel):
     """Answers by hashing the prompt; fails where the prompt contains TOY_FAILS.
 
     Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds. Cleaning up takes TOY_CLEAN seconds.
-    A process computes no more than TOY_HOLD requests and then waits for ever, or until the file TOY_HOLD has a larger number.
+    Request number TOY_HOLD of a process never ends, or not before there is a larger number in the file TOY_HOLD.
     """
 
     computed = 0
@@ -43,13 +43,13 @@ class ToyModel(MillModel):
         super().clean()
 
     def _note(self, request: Request) -> int:
-        while ToyModel.computed >= self._most():
-            time.sleep(0.01)
-        ToyModel.computed += 1
         time.sleep(float(os.environ.get("TOY_DELAY", 0)))
         if log := os.environ.get("TOY_LOG"):
             with Path(log).open("a") as handle:
                 handle.write(request.key + "\n")
+        ToyModel.computed += 1
+        while ToyModel.computed >= self._most():
+            time.sleep(0.01)
         fails = os.environ.get("TOY_FAILS")
         if fails and fails in request.text:
             raise ValueError(f"cannot read {fails}")

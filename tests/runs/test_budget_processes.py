@@ -5,10 +5,8 @@ A real llama-server's own counts say what was spent. An answer has at most 7 + 8
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,9 @@ import pytest
 from mill.runs.folder import RunFolder
 from mill.runs.ledger import spent_so_far
 from tests.counting_proxy import CountingProxy
-from tests.launching import TESTS, ended, lines, run, start_mill, start_ranks, toy, until
+from tests.launching import TESTS, ended, lines, run, start_mill, start_ranks, toy
 from tests.outcomes import only, recorded, scores
+from tests.waiting import until
 
 ANSWER = 16  # tokens of a prompt and an answer of the server, at most
 TOKENS = 5  # of an answer of the toy model
@@ -59,13 +58,12 @@ def test_the_server_counts_what_the_run_says(proxy: CountingProxy, tmp_path: Pat
 
 def test_a_killed_run_spends_its_budget_once(proxy: CountingProxy, tmp_path: Path) -> None:
     """Requests that were in flight count, though their responses were lost."""
-    model, dice, budget = f"llama-cpp[base_url={proxy.url}]", random.Random(3), 300
-    for _ in range(4):
-        process, before = start_mill(arguments(model, tmp_path, budget)), len(proxy.tokens)
-        until(lambda before=before, process=process: len(proxy.tokens) > before or process.poll() is not None)  # type: ignore[misc]
-        time.sleep(dice.uniform(0, 0.3))
+    model, budget = f"llama-cpp[base_url={proxy.url}]", 300
+    for more in (1, 3, 2, 5):
+        process, enough = start_mill(arguments(model, tmp_path, budget)), len(proxy.tokens) + more
+        until(lambda enough=enough, process=process: len(proxy.tokens) >= enough or process.poll() is not None, "answer")  # type: ignore[misc]
         kill(process)
-    until(lambda: not proxy.in_flight)
+    until(lambda: not proxy.in_flight, "end of what is in flight")
     assert proxy.total > 0
     assert run(arguments(model, tmp_path, budget))[0] == 4
     assert proxy.total < budget + 2 * ANSWER, "no more than two slots have in flight"
@@ -130,13 +128,12 @@ def test_ranks_in_lock_step_stop_together(tmp_path: Path) -> None:
 
 
 def test_a_killed_local_run_spends_its_budget_once(tmp_path: Path) -> None:
-    log, out, dice = tmp_path / "log", tmp_path / "out", random.Random(4)
+    log, out = tmp_path / "log", tmp_path / "out"
     command = toy(out, "toy_gen", "--max_tokens_total", "150")
     for _ in range(3):
         known = len(lines(log))
-        process = start_mill(command, TOY_LOG=str(log), TOY_DELAY="0.03")
-        until(lambda known=known, process=process: len(lines(log)) > known or process.poll() is not None)  # type: ignore[misc]
-        time.sleep(dice.uniform(0, 0.15))
+        process = start_mill(command, TOY_LOG=str(log), TOY_HOLD="6")  # in the middle of a batch
+        until(lambda known=known: len(lines(log)) == known + 6, "sixth response")  # type: ignore[misc]
         kill(process)
     lost = len(lines(log)) - len(recorded(out))
     assert lost > 0 and run(command, TOY_LOG=str(log))[0] == 4
@@ -156,7 +153,7 @@ def test_what_is_lost_in_large_batches_counts(number: signal.Signals, tmp_path: 
     for _ in range(3):
         known = len(lines(log))
         process = start_mill(command, EXAM_LOG=str(log), EXAM_DELAY="0.02")
-        until(lambda known=known, process=process: len(lines(log)) >= known + 10 or process.poll() is not None)  # type: ignore[misc]
+        until(lambda known=known, process=process: len(lines(log)) >= known + 10 or process.poll() is not None, "response")  # type: ignore[misc]
         process.send_signal(number)
         process.wait(60)
     assert len(lines(log)) > len(recorded(out))
@@ -167,8 +164,8 @@ def test_what_is_lost_in_large_batches_counts(number: signal.Signals, tmp_path: 
 def test_the_time_of_killed_sessions_counts(tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     command = toy(out, "toy_gen", "--max_time", "60s")
-    process = start_mill(command, TOY_LOG=str(log), TOY_DELAY="0.2")
-    until(lambda: len(lines(log)) > 8)
+    process = start_mill(command, TOY_LOG=str(log), TOY_DELAY="0.2", TOY_HOLD="9")
+    until(lambda: len(lines(log)) == 9, "ninth response")
     kill(process)
     seconds = spent_so_far(RunFolder(only(out, "manifest.json").parent))[1]
     assert seconds > 1.0
@@ -179,8 +176,12 @@ def test_the_time_of_killed_sessions_counts(tmp_path: Path) -> None:
 def test_a_process_waits_for_what_another_has_in_flight(tmp_path: Path) -> None:
     """A process that finds all of the rest planned by another one waits for it, and does not stop before."""
     out, log = tmp_path / "out", tmp_path / "log"
-    first = start_mill(arguments("toy[path=toy]", out, 400), TOY_LOG=str(log), TOY_DELAY="0.05")
-    until(lambda: len(lines(log)) > 8)
-    code, stderr = run(arguments("toy[path=toy]", out, 400, "toy_gen2"), TOY_LOG=str(log))
-    assert (code, ended(first)[0]) == (0, 0), stderr
+    hold = tmp_path / "hold"
+    hold.write_text("9")
+    first = start_mill(arguments("toy[path=toy]", out, 400), TOY_LOG=str(log), TOY_HOLD=str(hold))
+    until(lambda: len(lines(log)) == 9, "ninth response")
+    second = start_mill(arguments("toy[path=toy]", out, 400, "toy_gen2"), TOY_LOG=str(log))
+    until(lambda: len([*out.glob("*/*/working/*.json")]) == 2, "second process at work")
+    hold.write_text("1000")
+    assert (ended(second)[0], ended(first)[0]) == (0, 0)
     assert spent(out) == 400

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.launching import TESTS, ended, run, run_ranks, start_mill, until
+from tests.launching import TESTS, ended, run, run_ranks, start_mill
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 RANKED = [str(TESTS / "ranked.py")]
@@ -59,7 +60,7 @@ def test_a_killed_decision_is_resumed_to_the_same_end(tmp_path: Path) -> None:
     log = tmp_path / "two.log"
     for least in (50, 250, 400):
         process = start_mill(exam(tmp_path / "two", *choice), EXAM_LOG=str(log), EXAM_DELAY="0.002")
-        until(partial(_reached, log, least, process))
+        until(partial(_reached, log, least, process), f"response {least}")
         process.send_signal(signal.SIGKILL)
         ended(process)
     assert run(exam(tmp_path / "two", *choice), EXAM_LOG=str(log))[0] == 0
