@@ -35,6 +35,11 @@ SERVERS = {
     "ray": ["ray"],
     "lm_eval": ["lm_eval.evaluator", "lm_eval.tasks"],
     "transformers": ["torch", "mill.models.hf.model", "transformers.models.llama.modeling_llama"],
+    # By the name of an environment of an engine, whose interpreter is then the server's.
+    "mlx": ["mlx_lm.generate", "mill.models.mlx_lm"],
+    "readers": ["inspect_ai.log", "every_eval_ever.cli"],
+    "trackers": ["mlflow.tracking", "mlflow.entities", "wandb"],
+    "vllm": ["tests.engines.warm_vllm"],
 }
 PACKAGES = ("api", "checks", "cli", "execute", "export", "metrics", "models.spec", "options", "report", "runs", "tasks")
 # Libraries read these once, when they are imported.
@@ -47,15 +52,16 @@ _servers: dict[tuple[str, ...], Server] = {}
 
 
 def popen(command: Sequence[str], server: str = "", **options: Any) -> subprocess.Popen[Any]:
-    """`subprocess.Popen(command)`, forked where the command is `python -m MODULE` or `python FILE` with this interpreter."""
+    """`subprocess.Popen(command)`, forked where the command is `python -m MODULE` or `python FILE` with this interpreter or
+    that of an engine in SERVERS."""
     environment = options.get("env") or os.environ
-    if sys.platform != "linux" or command[0] != sys.executable or command[1] == "-c" or _is_customized(environment):
-        return subprocess.Popen(command, **options)
     server = server or fitting(command, environment)
+    if sys.platform != "linux" or server not in SERVERS or command[1] == "-c" or _is_customized(environment):
+        return subprocess.Popen(command, **options)
     at_import = {name: value for name, value in environment.items() if name.startswith(AT_IMPORT) and name != "PYTHONPATH"}
-    key = (server, *(f"{name}={at_import[name]}" for name in sorted(at_import)))
+    key = (command[0], server, *(f"{name}={at_import[name]}" for name in sorted(at_import)))
     if key not in _servers:
-        _servers[key] = Server(server, environment)
+        _servers[key] = Server(server, environment, command[0])
     return Forked(_servers[key], command, **options)
 
 
@@ -80,6 +86,8 @@ def _is_customized(environment: Mapping[str, str]) -> bool:
 
 def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """The server that has imported what the command will import."""
+    if command[0] != sys.executable:
+        return Path(command[0]).parent.parent.name
     words = " ".join(command)
     if "hf[" in words:
         return "transformers"
@@ -91,10 +99,10 @@ def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
 class Server:
     """The warm process, as the tests see it. It ends with them."""
 
-    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, environment: Mapping[str, str], python: str) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, __file__, str(theirs.fileno()), name]
+        command = [python, __file__, str(theirs.fileno()), name]
         variables = {**environment, "PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(command, env=variables, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()

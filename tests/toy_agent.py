@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +41,6 @@ class ToyAgent(ToyToolModel):
 @register_task("toy_agent")
 class ToyAgentTask(AgentTask):
     description = "Use the tools.\n\n"
-    tool_timeout_s = 0.2
     max_tool_output = 100
 
     def samples(self) -> Sequence[Sample]:
@@ -58,7 +56,7 @@ class ToyAgentTask(AgentTask):
         return (
             FunctionTool("add", "Adds.", text_parameters(a="a number", b="a number"), lambda a, b: str(int(a) + int(b))),
             FunctionTool("tick", "Counts.", text_parameters(), tick),
-            FunctionTool("hang", "Never ends.", text_parameters(), hang),
+            FunctionTool("hang", "Ends at its own time limit.", text_parameters(), hang),
             FunctionTool("much", "Says much.", text_parameters(), lambda: "x" * 10_000),
         )
 
@@ -68,8 +66,7 @@ class ToyAgentTask(AgentTask):
 
 
 def hang() -> str:
-    time.sleep(0.6)
-    return ""
+    raise TimeoutError("it took too long")
 
 
 def tick() -> str:

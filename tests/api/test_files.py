@@ -12,6 +12,7 @@ from mill.api.errors import UnknownName
 from mill.api.files import import_file, imported_files, source_digest
 from mill.api.registry import metrics, own_names
 from mill.options.switches import one_call
+from tests.waiting import DEADLINE_S
 
 FILE = """
 from mill.api.registry import register_metric
@@ -74,7 +75,7 @@ def test_names_of_a_module_that_files_import_stay(tmp_path: Path, monkeypatch: p
 
 def test_calls_in_two_threads_have_their_own_names(tmp_path: Path) -> None:
     files = [write(tmp_path / str(value) / "own.py", value) for value in (1, 2)]
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=DEADLINE_S)
 
     def call(file: Path) -> int:
         with one_call({}):

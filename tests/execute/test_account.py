@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +17,8 @@ from mill.execute.account import Account
 from mill.execute.budget import MODEL, OtherSpending, RunBudget, Spending, summed
 from mill.execute.pool import Pool
 from mill.execute.prompt_lengths import PromptLengths
-from tests.execute.test_pool import WorkerFactory, make_requests, read_all
+from tests.execute.test_pool import FakeWorker, WorkerFactory, make_requests, read_all
+from tests.waiting import until
 
 
 class SharedLedger:
@@ -186,14 +185,18 @@ def test_requests_that_were_admitted_and_not_sent_are_released() -> None:
 
 
 def test_what_another_process_has_in_flight_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account_module, "WAIT_S", 0.01)
     table = {"b": Spending(in_flight={MODEL: TokenUsage(80)})}
     account, _ = make_account(BudgetLimits(tokens=100), table)
-    timer = threading.Timer(0.1, lambda: table.update(b=Spending(spent={MODEL: TokenUsage(10)})))
-    timer.start()
-    started = time.monotonic()
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            table["b"] = Spending(spent={MODEL: TokenUsage(10)})
+
+    monkeypatch.setattr(account_module.time, "sleep", sleep)
     assert account.fitting([question(1)], gated=True) == 1
-    assert time.monotonic() - started > 0.09
+    assert len(pauses) == 3 and min(pauses) > 0
     table["b"] = Spending(spent={MODEL: TokenUsage(100)})
     assert account.fitting([question(1)], gated=True) == 0
     assert account.budget.stopped == "the budget of 100 tokens"
@@ -301,19 +304,20 @@ class ClosingGate:
 
 
 def test_a_pool_that_closes_awaits_what_its_workers_have() -> None:
-    gate = ClosingGate()
+    """It closes when both have their first chunk."""
+    gate, at_work = ClosingGate(), set[int]()
 
-    def before(worker: Any, request: Request) -> None:
+    def before(worker: FakeWorker, request: Request) -> None:
+        at_work.add(worker.number)
+        until(lambda: len(at_work) == 2, "two workers at work")
         gate.over = True
-        time.sleep(0.005)
 
     pool = Pool(WorkerFactory(before).start_worker, 2)
     pool.set_gate(gate)  # type: ignore[arg-type]
     requests = make_requests(60)
     seen = read_all(pool, requests)
-    first = {request.text for request in requests[:21]}
-    assert 0 < len(seen.times) < 60 and set(seen.times.values()) == {1}
-    assert first <= set(seen.times), "the first chunk, which has 0.7 of an equal share, is whole"
+    taken = [request.text for request in requests[: 21 + 14]]
+    assert sorted(seen.times.elements()) == taken, "both chunks are whole: 0.7 of an equal share of 60, then of 39"
 
 
 def test_amounts_are_shown_as_they_are_typed() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,13 +19,41 @@ from mill.execute import pool as pool_module
 from mill.execute.pool import Pool
 from mill.execute.workers import Keyed, LocalWorker, WorkerLost, portable_identity
 from mill.models.spec.open import open_model
-
-TIMEOUT_S = 20.0
+from tests.waiting import DEADLINE_S, until
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short ones before a worker is replaced. A thread that does not end is waited for, so that no test leaves one unnoticed."""
     monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.005)
+    monkeypatch.setattr(pool_module, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pool_module, "LEAVE_S", 3600.0)
+
+
+@pytest.fixture
+def leaves_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "LEAVE_S", 0.01)
+
+
+@pytest.fixture
+def lose(workers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Loses all workers together, each time when the pool has warned of those that were lost before."""
+    warned = threading.Semaphore(workers)
+    monkeypatch.setattr(pool_module, "warn", lambda text: warned.release())
+
+    def await_warnings() -> None:
+        for _ in range(workers):
+            warned.acquire()
+
+    together = threading.Barrier(workers, await_warnings, DEADLINE_S)
+
+    def lose(reason: str) -> None:
+        together.wait()
+        raise WorkerLost(reason)
+
+    yield lose
+    warned.release(workers)
+    together.abort()
 
 
 class FakeWorker:
@@ -94,14 +121,15 @@ class WorkerFactory:
         self.workers_started.append(FakeWorker(number, self.before))
         return self.workers_started[-1]
 
+    def until_started(self, count: int) -> None:
+        until(lambda: len(self.workers_started) >= count, f"{count} workers")
+
 
 def make_requests(count: int) -> list[Request]:
     return [Request(GENERATE, f"question {number:03}") for number in range(count)]
 
 
-def read_all(
-    pool: Pool, requests: Sequence[Request], seen: ResponseRecorder | None = None, seconds: float = TIMEOUT_S
-) -> ResponseRecorder:
+def read_all(pool: Pool, requests: Sequence[Request], seen: ResponseRecorder | None = None) -> ResponseRecorder:
     """The streamed responses; raises the pool's exception, and fails where the stream does not end."""
     seen = seen or ResponseRecorder()
     outcome: list[BaseException | None] = []
@@ -115,8 +143,8 @@ def read_all(
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(seconds)
-    assert outcome, f"the pool did not end within {seconds:g} s"
+    thread.join(DEADLINE_S)
+    assert outcome, "the stream did not end"
     if outcome[0] is not None:
         raise outcome[0]
     return seen
@@ -136,10 +164,12 @@ def test_every_request_completes_once_in_the_calling_thread(workers: int) -> Non
 
 
 def test_workers_are_reused_and_started_only_when_needed() -> None:
-    factory = WorkerFactory(lambda worker, request: time.sleep(0.01))
+    needed = 1
+    factory = WorkerFactory(lambda worker, request: factory.until_started(needed))
     pool = Pool(factory.start_worker, 4)
     read_all(pool, make_requests(1))
     assert len(factory.workers_started) == 1
+    needed = 4
     ResponseRecorder().read(pool, LOGLIKELIHOOD, make_requests(40))
     ResponseRecorder().read(pool, GENERATE, make_requests(40))
     assert sorted(worker.number for worker in factory.workers_started) == [0, 1, 2, 3]
@@ -148,7 +178,7 @@ def test_workers_are_reused_and_started_only_when_needed() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_worker_that_dies_within_a_chunk_is_replaced_and_every_request_completes_once(workers: int) -> None:
     def before(worker: FakeWorker, request: Request) -> None:
-        time.sleep(0.01)
+        factory.until_started(workers)
         if worker in factory.workers_started[:workers] and worker.completed == 3:
             raise WorkerLost("killed or crashed")
 
@@ -200,29 +230,24 @@ def test_with_random_deaths_every_request_completes_once() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_the_stream_fails_where_all_workers_die(workers: int) -> None:
-    def before(worker: FakeWorker, request: Request) -> None:
-        time.sleep(0.02)
-        raise WorkerLost("out of memory")
-
-    factory = WorkerFactory(before)
+def test_the_stream_fails_where_all_workers_die(workers: int, lose: Callable[[str], None]) -> None:
+    factory = WorkerFactory(lambda worker, request: lose("out of memory"))
     with pytest.raises(ModelError, match=r"workers died and none has answered.*out of memory"):
         read_all(Pool(factory.start_worker, workers), make_requests(100))
-    assert len(factory.workers_started) <= 6 * (workers + 1)
+    assert len(factory.workers_started) <= 4 * (workers + 1)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_stream_fails_where_no_worker_starts(workers: int) -> None:
+def test_the_stream_fails_where_no_worker_starts(workers: int, lose: Callable[[str], None]) -> None:
     attempts: list[int] = []
 
     def start_worker(number: int) -> Any:
         attempts.append(number)
-        time.sleep(0.02)
-        raise WorkerLost("its machine is gone")
+        lose("its machine is gone")
 
     with pytest.raises(ModelError, match="its machine is gone"):
         read_all(Pool(start_worker, workers), make_requests(100))
-    assert len(attempts) <= 6 * (workers + 1)
+    assert len(attempts) <= 4 * (workers + 1)
 
 
 def test_a_single_request_is_not_blamed_for_a_worker_that_cannot_start() -> None:
@@ -285,13 +310,17 @@ def test_a_broken_model_is_detected_before_all_requests_are_tried(workers: int) 
 
 
 def test_a_worker_that_cannot_open_the_model_ends_the_stream() -> None:
+    """While the other one is at work."""
+    over = threading.Event()
+
     def start_worker(number: int) -> Any:
         if number == 1:
             raise ModelError("no such file")
-        return FakeWorker(number, lambda worker, request: time.sleep(0.005))
+        return FakeWorker(number, lambda worker, request: until(over.is_set, "end of the stream"))
 
     with pytest.raises(ModelError, match="no such file"):
         read_all(Pool(start_worker, 2), make_requests(60))
+    over.set()
 
 
 @pytest.mark.parametrize("error", [ValueError("a mistake"), SystemExit(3)], ids=["exception", "exit"])
@@ -342,6 +371,7 @@ def test_missing_responses_are_an_error_and_repeated_ones_count_once() -> None:
     assert all_completed(read_all(Pool(Repeating, 2), requests), requests)
 
 
+@pytest.mark.usefixtures("leaves_threads")
 def test_a_worker_that_never_starts_does_not_block_the_others() -> None:
     """As on a cluster with too few free resources."""
     requested, release = threading.Event(), threading.Event()
@@ -350,7 +380,7 @@ def test_a_worker_that_never_starts_does_not_block_the_others() -> None:
         if number == 1:
             requested.set()
             release.wait()
-        requested.wait(5)
+        until(requested.is_set, "request for the other worker")
         return FakeWorker(number)
 
     requests = make_requests(40)
@@ -360,24 +390,31 @@ def test_a_worker_that_never_starts_does_not_block_the_others() -> None:
         release.set()
 
 
+@pytest.mark.usefixtures("leaves_threads")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RunError("the disk is full")], ids=["interrupt", "disk"])
 def test_an_exception_of_the_consumer_ends_the_stream_and_all_workers(error: BaseException) -> None:
+    """It does not wait for chunks that are not needed any more: no worker completes its own before the end."""
     recorded: list[int] = []
+    over = threading.Event()
 
     def raise_at_third() -> None:
         recorded.append(1)
         if len(recorded) == 3:
             raise error
 
-    factory = WorkerFactory(lambda worker, request: time.sleep(0.01))
+    def before(worker: FakeWorker, request: Request) -> None:
+        factory.until_started(3)
+        if worker.completed == 5:
+            until(over.is_set, "end of the stream")
+
+    factory = WorkerFactory(before)
     pool = Pool(factory.start_worker, 3)
-    started = time.monotonic()
     with pytest.raises(type(error)):
-        read_all(pool, make_requests(30_000), ResponseRecorder(raise_at_third))
+        read_all(pool, make_requests(300), ResponseRecorder(raise_at_third))
     pool.close()
-    assert time.monotonic() - started < 30, "it waits for chunks that are not needed any more"
-    assert factory.workers_started and all(worker.ended == 1 for worker in factory.workers_started)
-    assert 3 <= len(recorded) < 300, "only responses that had arrived are delivered after the end"
+    over.set()
+    until(lambda: [worker.ended for worker in factory.workers_started] == [1, 1, 1], "end of every worker")
+    assert 3 <= len(recorded) <= 15, "only responses that had arrived are delivered after the end"
 
 
 def test_an_unused_worker_replaces_one_that_cannot_start() -> None:
@@ -399,7 +436,8 @@ def test_an_unused_worker_replaces_one_that_cannot_start() -> None:
 
 
 def test_a_worker_that_fails_the_canary_is_dropped() -> None:
-    """Its server is up, and fails on every request."""
+    """Its server is up, and fails on every request. The other one continues when that was found."""
+    found = threading.Event()
 
     class FailsOnServerOne(FakeWorker):
         def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
@@ -409,10 +447,15 @@ def test_a_worker_that_fails_the_canary_is_dropped() -> None:
 
         def check_canary(self, canary: Request) -> None:
             if self.number == 1:
+                found.set()
                 raise WorkerLost("the canary failed")
 
+    def before(worker: FakeWorker, request: Request) -> None:
+        if worker.completed:
+            until(found.is_set, "canary that failed")
+
     requests = make_requests(300)
-    pool = Pool(lambda number: FailsOnServerOne(number, lambda worker, request: time.sleep(0.001)), 2, servers=True)
+    pool = Pool(lambda number: FailsOnServerOne(number, before), 2, servers=True)
     assert all_completed(seen := read_all(pool, requests), requests)
     assert not any(response.failed for response in seen.responses.values())
 
@@ -426,8 +469,11 @@ def test_warnings_are_unique_and_those_of_lost_workers_are_skipped() -> None:
 
     workers_started: list[FakeWorker] = []
 
+    def before(worker: FakeWorker, request: Request) -> None:
+        until(lambda: len(workers_started) == 3, "three workers")
+
     def start_worker(number: int) -> FakeWorker:
-        workers_started.append(Unreachable(number, lambda worker, request: time.sleep(0.002)))
+        workers_started.append(Unreachable(number, before))
         return workers_started[-1]
 
     pool = Pool(start_worker, 3)
@@ -457,7 +503,7 @@ def test_responses_that_arrived_before_an_exception_are_delivered(error: BaseExc
 
     def slow() -> None:
         if not seen.times:
-            ready.wait(TIMEOUT_S)
+            until(ready.is_set, "last request")
             if isinstance(error, KeyboardInterrupt):
                 seen.before = lambda: None
                 raise error
@@ -469,47 +515,69 @@ def test_responses_that_arrived_before_an_exception_are_delivered(error: BaseExc
     assert len(seen.times) >= 28
 
 
+class CountingLock:
+    """A lock that counts the attempts to take it."""
+
+    def __init__(self) -> None:
+        self.lock, self.attempts = threading.Lock(), 0
+        self.release = self.lock.release
+
+    def acquire(self, timeout: float) -> bool:
+        self.attempts += 1
+        return self.lock.acquire(timeout=timeout)
+
+
+@pytest.mark.usefixtures("leaves_threads")
 def test_a_slow_worker_is_started_once_over_several_streams() -> None:
+    """In each stream the other worker answers when the start of the slow one was attempted."""
     numbers_started: list[int] = []
-    release = threading.Event()
+    release, starting = threading.Event(), CountingLock()
 
     def start_worker(number: int) -> FakeWorker:
         numbers_started.append(number)
         if number == 1:
-            release.wait(TIMEOUT_S)
-        return FakeWorker(number, lambda worker, request: time.sleep(0.001))
+            until(release.is_set, "release")
+        return FakeWorker(number, lambda worker, request: until(lambda: starting.attempts >= streams, "attempt to start"))
 
-    pool = Pool(start_worker, 2)
-    for _ in range(3):
+    threads, pool = threading.active_count(), Pool(start_worker, 2)
+    pool.slots[1].starting = starting  # type: ignore[assignment]
+    for streams in (1, 2):
         assert all_completed(read_all(pool, make_requests(20)), make_requests(20))
     release.set()
+    until(lambda: threading.active_count() <= threads, "end of all threads")
     assert sorted(numbers_started) == [0, 1]
 
 
+@pytest.mark.usefixtures("leaves_threads")
 def test_a_worker_that_starts_after_close_is_ended() -> None:
-    release, late = threading.Event(), FakeWorker(1)
+    requested, release, late = threading.Event(), threading.Event(), FakeWorker(1)
 
     def start_worker(number: int) -> FakeWorker:
         if number == 1:
-            release.wait(TIMEOUT_S)
+            requested.set()
+            until(release.is_set, "release")
             return late
-        return FakeWorker(number)
+        return FakeWorker(number, lambda worker, request: until(requested.is_set, "request for the other worker"))
 
     pool = Pool(start_worker, 2)
     read_all(pool, make_requests(20))
     pool.close()
     release.set()
-    deadline = time.monotonic() + TIMEOUT_S
-    while not late.ended and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert late.ended == 1
+    until(lambda: late.ended == 1, "end of the late worker")
 
 
-def test_a_busy_worker_is_waited_for_though_no_other_can_start() -> None:
+def test_a_busy_worker_is_waited_for_though_no_other_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed_starts: list[str] = []
+    monkeypatch.setattr(pool_module, "warn", failed_starts.append)
+
+    def before(worker: FakeWorker, request: Request) -> None:
+        until(lambda: len(failed_starts) > 6 * pool.workers, "number of failed starts that ends a stream")
+
     def start_worker(number: int) -> FakeWorker:
         if number:
             raise WorkerLost("cannot reach it")
-        return FakeWorker(number, lambda worker, request: time.sleep(1.5 if request.text == "question 000" else 0))
+        return FakeWorker(number, before)
 
-    seen = read_all(Pool(start_worker, 4), make_requests(20))
+    pool = Pool(start_worker, 4)
+    seen = read_all(pool, make_requests(20))
     assert all_completed(seen, make_requests(20))

@@ -20,6 +20,7 @@ from mill.options.switches import one_call
 from mill.sandbox import choice, chosen_sandbox, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.tasks.load import load_builtin, make_task
+from tests.waiting import DEADLINE_S
 
 ROOT = Path(__file__).parents[2]
 AROUND = "; --sandbox none --confirm_run_unsafe_code runs it without isolation"
@@ -154,12 +155,12 @@ def test_calls_in_two_threads_have_their_own_sandboxes() -> None:
     def unisolated() -> list[str]:
         with one_call({"sandbox": "none"}):
             chosen.set()
-            answered.wait(10)
+            answered.wait(DEADLINE_S)
             return [chosen_sandbox().name, Background(lambda: chosen_sandbox().name).result()]
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(unisolated)
-        assert chosen.wait(10)
+        assert chosen.wait(DEADLINE_S)
         with one_call({}):
             own = [chosen_sandbox().name, Background(lambda: chosen_sandbox().name).result()]
         answered.set()

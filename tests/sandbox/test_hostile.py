@@ -16,10 +16,11 @@ import pytest
 
 from mill.sandbox import chosen_sandbox, isolation
 from mill.sandbox.process import SandboxRunner
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="bubblewrap is not installed or does not work here")
 PAGE = Path(__file__).parents[2] / "docs" / "code.md"
-HOME, RESULTS, PARENT = Path.home(), Path(__file__), os.getpid()
+HOME, RESULTS, PARENT, NOW = Path.home(), Path(__file__), os.getpid(), time.time()
 KEYCTL = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine, 250)
 LIBC = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 CALL = LIBC + "def call(name, *given):\n    if getattr(libc, name)(*given) < 0: raise OSError(ctypes.get_errno(), name)\n"
@@ -51,7 +52,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     # against the machine
     "fork bomb": ("import os\nwhile True: os.fork()", "failed: BlockingIOError|timed out"),
     "10,000 threads": (
-        "import threading, time\nfor _ in range(10**4): threading.Thread(target=time.sleep, args=(60,)).start()",
+        "import threading, time\nfor _ in range(10**4): threading.Thread(target=time.sleep, args=(3600,)).start()",
         "failed: RuntimeError: can't start new thread",
     ),
     "10 GB of memory": ("x = bytearray(10**10)", "failed: MemoryError"),
@@ -78,7 +79,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
         "        try: os.write(n, b'x' * 65536)\n        except OSError: pass",
         "failed: xxx",
     ),
-    "sleeping for ever": ("import time\nwhile True: time.sleep(60)", "timed out"),
+    "sleeping for ever": ("import time\nwhile True: time.sleep(3600)", "timed out"),
     "an endless loop that ignores every signal": (
         "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\n"
@@ -180,7 +181,7 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     ),
     "closing every file": ("import os\nos.closerange(0, 1024)", "failed: ended early"),
     "closing every file and sleeping": (
-        "import os, time\nos.closerange(0, 1024)\ntime.sleep(600)",
+        "import os, time\nos.closerange(0, 1024)\ntime.sleep(3600)",
         "timed out",
     ),
     "replacing os.write and os._exit": (
@@ -252,12 +253,12 @@ def machine() -> tuple[object, ...]:
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_a_hostile_program_fails_and_changes_nothing(what: str, runner: SandboxRunner, port: int) -> None:
     program, expected = PROGRAMS[what]
-    before, started = machine(), time.monotonic()
-    found = runner.run(program.replace("{port}", str(port)), 3)
+    before = machine()
+    found = runner.run(program.replace("{port}", str(port)), 3 if "timed out" in expected else 60)
     line = f"{found.outcome}: {found.error}"
     assert line.startswith(tuple(expected.split("|"))) and not found.passed, line
-    assert len(found.error) <= 1300 and found.error.isascii() and time.monotonic() - started < 20
-    assert machine() == before and abs(time.time() - time.clock_gettime(time.CLOCK_REALTIME)) < 5
+    assert len(found.error) <= 1300 and found.error.isascii()
+    assert machine() == before and time.time() > NOW
     assert runner.run("assert 1 + 1 == 2", 10).passed
 
 
@@ -280,14 +281,12 @@ def test_nothing_of_a_background_process_is_left(runner: SandboxRunner) -> None:
     """A process with a name of its own, seen from outside."""
     name = f"mill-left-{os.getpid()}"
     program = (
-        f"import os, time\nif os.fork() == 0:\n    os.setsid()\n"
-        f"    os.execv('/usr/bin/sleep', ['{name}', '60'])\ntime.sleep(0.3)"
+        f"import os\nend, pipe = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
+        f"    os.execv('/usr/bin/sleep', ['{name}', '600'])\n"
+        f"os.close(pipe)\nos.read(end, 1)"  # until the other process has its name, and so closed the pipe
     )
     assert runner.run(program, 10).passed
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and name in _command_lines():
-        time.sleep(0.05)
-    assert name not in _command_lines()
+    until(lambda: name not in _command_lines(), "end of the process")
 
 
 def _command_lines() -> str:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,19 +70,18 @@ def test_a_program_that_does_not_fails_with_its_reason(program: str, reason: str
 
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.parametrize(
-    "program", ["while True: pass", "import time; time.sleep(60)", "import subprocess; subprocess.run(['sleep', '60'])"]
+    "program", ["while True: pass", "import time; time.sleep(3600)", "import subprocess; subprocess.run(['sleep', '3600'])"]
 )
 def test_a_program_that_does_not_end_is_ended(program: str) -> None:
-    started = time.monotonic()
     assert run_python(program, timeout=1).outcome == "timed out"
-    assert time.monotonic() - started < 8
 
 
 @pytest.mark.usefixtures("sandbox")
 def test_results_are_in_the_order_of_the_programs_and_each_has_its_own_time() -> None:
-    programs = ["import time; time.sleep(0.6)" if number % 2 else f"assert {number} % 4" for number in range(8)]
-    found = [one.outcome for one in run_programs(programs, timeout=1, workers=3)]
-    assert found == ["failed", "passed", "passed", "passed"] * 2
+    """A worker continues after a program that took all of its time."""
+    programs = ["while True: pass", "assert 0", "while True: pass", "assert 1", "assert 0", "assert 1"]
+    found = [one.outcome for one in run_programs(programs, timeout=2, workers=2)]
+    assert found == ["timed out", "failed", "timed out", "passed", "failed", "passed"]
 
 
 @isolated
@@ -95,7 +93,7 @@ open("/tmp/left", "w").write("x")
 open("/dev/shm/left", "w").write("x")
 sys.modules["left"] = sys
 if os.fork() == 0:
-    import time; time.sleep(60)
+    import time; time.sleep(3600)
 """
     second = """
 import os, sys

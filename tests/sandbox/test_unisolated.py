@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +17,17 @@ from mill.tasks.agent_tools import bash_tool
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
 NAME = f"mill-left-{os.getpid()}"
-# A process with a session of its own, whose parent has ended.
+# Processes with a session of their own. The program continues when they have their name: each closes the pipe as it gets it.
 DAEMON = f"""
-import os, time
+import os
+end, pipe = os.pipe()
 if os.fork() == 0:
     os.setsid()
     for _ in range(3):
         os.fork()
-    os.execv("/usr/bin/sleep", ["{NAME}", "60"])
-time.sleep(0.3)
+    os.execv("/usr/bin/sleep", ["{NAME}", "600"])
+os.close(pipe)
+os.read(end, 1)
 """
 
 
@@ -56,9 +57,9 @@ def test_no_process_is_left(ending: str, outcome: str) -> None:
 
 
 def test_no_process_of_a_bash_call_is_left() -> None:
-    bash = bash_tool(timeout=2).function
-    assert bash(command=f"(exec -a {NAME} setsid sleep 60 >/dev/null 2>&1 &); echo started") == "started\n"
-    time.sleep(0.1)
+    start = f"(setsid bash -c 'exec -a {NAME} sleep 600' >/dev/null 2>&1 &)"
+    wait = f"until grep -qs ^{NAME} /proc/[0-9]*/cmdline; do :; done"
+    assert bash_tool(timeout=60).function(command=f"{start}; {wait}; echo started") == "started\n"
     assert left() == []
 
 
@@ -66,5 +67,5 @@ def test_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests use the common one at the same time
     program = "import os\nos.mkdir('a')\nopen('a/b', 'w').close()\nos.chmod('a', 0)\nos.chmod('.', 0)\n"
     assert run_python(program + "while True: pass", timeout=1).outcome == "timed out"
-    assert run_python(program, timeout=5).passed
+    assert run_python(program, timeout=60).passed
     assert list(tmp_path.iterdir()) == []

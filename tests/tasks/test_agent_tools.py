@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from mill.tasks.agent import FunctionTool
 from mill.tasks.agent_tools import bash_tool, file_tools, python_tool
 from mill.tasks.gsm8k_python import GSM8KPython
 from mill.tasks.load import Selection
+from tests.waiting import until
 
 isolated = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="no sandbox works here")
 
@@ -84,8 +84,7 @@ def test_bash_runs_a_command_apart() -> None:
         ("printf '\\377'", "\ufffd"),
     ],
 )
-def test_a_hostile_command_gives_a_text_in_time(command: str, found: str) -> None:
-    started = time.monotonic()
+def test_a_hostile_command_gives_a_text(command: str, found: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         command = command.replace("{port}", str(server.getsockname()[1]))
         try:
@@ -93,20 +92,16 @@ def test_a_hostile_command_gives_a_text_in_time(command: str, found: str) -> Non
         except Exception as error:
             output = f"{type(error).__name__}: {error}"
     assert re.match(found, output, re.DOTALL) and len(output) < 70_000, output[:300]
-    assert time.monotonic() - started < 20
 
 
 @isolated
 @pytest.mark.parametrize("command", ["(setsid {sleep} &)", "nohup {sleep} & disown", "{sleep} & wait"])
 def test_a_background_process_of_a_command_ends_with_it(command: str) -> None:
-    seconds = f"61.{os.getpid()}"
+    seconds = f"600.{os.getpid()}"
     sleep = f"sleep {seconds} >/dev/null 2>&1"
     with contextlib.suppress(TimeoutError):
         bash_tool(timeout=1).function(command=command.replace("{sleep}", sleep))
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and seconds in _command_lines():
-        time.sleep(0.05)
-    assert seconds not in _command_lines()
+    until(lambda: seconds not in _command_lines(), "end of the process")
 
 
 def _command_lines() -> str:

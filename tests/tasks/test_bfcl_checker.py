@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from mill.api.tools import ToolCall
 from mill.tasks.bfcl.checker import wrong_calls, wrong_value
 from mill.tasks.bfcl.code_values import java_value, javascript_value
 from mill.tasks.bfcl.function_docs import JAVA, JAVASCRIPT, PYTHON
+from tests.growth import QUADRATIC, TIMES, growth
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
@@ -180,27 +180,30 @@ def test_forms_of_javascript(text: str, kind: str, items: str | None, value: Any
 
 
 LONG = [
-    "[[" + "1],[" * 5000,
-    "[" * 20_000,
-    "[[]" + " " * 20_000,
-    "{" + "a:," * 7000,
-    'put("' * 4000,
-    "new HashMap<" * 1500,
-    "new HashMap<>() {{ " + 'put("' * 4000 + "}}",
-    "new ArrayList<>(){{" * 1000,
-    "new ArrayList<>(Arrays.asList(" * 700,
+    ("[[", "1],[", ""),
+    ("", "[", ""),
+    ("[[]", " ", ""),
+    ("{", "a:,", ""),
+    ("", 'put("', ""),
+    ("", "new HashMap<", ""),
+    ("new HashMap<>() {{ ", 'put("', "}}"),
+    ("", "new ArrayList<>(){{", ""),
+    ("", "new ArrayList<>(Arrays.asList(", ""),
 ]
 
 
-@pytest.mark.parametrize("text", LONG)
-def test_long_texts_are_read_in_time(text: str) -> None:
+@pytest.mark.parametrize(("start", "piece", "end"), LONG)
+def test_the_time_of_a_long_text_is_at_most_quadratic(start: str, piece: str, end: str) -> None:
     """A model may write anything, and a pattern that backtracks would never end."""
-    started = time.perf_counter()
-    for kind in ("Array", "ArrayList", "HashMap"):
-        java_value(text, kind, "String")
-    for kind in ("array", "dict"):
-        javascript_value(text, kind, "String")
-    assert time.perf_counter() - started < 10
+
+    def read(text: str) -> None:
+        for kind in ("Array", "ArrayList", "HashMap"):
+            java_value(text, kind, "String")
+        for kind in ("array", "dict"):
+            javascript_value(text, kind, "String")
+
+    small, large = (start + piece * (length // len(piece)) + end for length in (1000, 1000 * TIMES))
+    assert growth(read, small, large) < QUADRATIC
 
 
 RIDE = {

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -408,7 +407,7 @@ def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(package: Pa
         package, BASE, rows, [[[call, "open_ticket('x')", "close_ticket(1)"], ["list_tickets()"]] for call in calls]
     )
     how: dict[str, Any] = {"tasks": "bfcl_multi_turn_base", "model": "toy-caller[path=toy]", "file": MODEL}
-    out = assert_resumes_after_kills(tmp_path, kills=3, delay=0.05, within=0.6, **how)
+    out = assert_resumes_after_kills(tmp_path, kills=3, **how)
     assert scores(out)["tasks"]["bfcl_multi_turn_base"]["metrics"]["acc"]["value"] == 1.0
 
 
@@ -496,10 +495,8 @@ MATH = ["MathAPI"]
 )
 def test_numbers_without_end_are_refused(real: dict[str, list[Sample]], name: str, arguments: dict[str, Any]) -> None:
     """Python would compute them for hours, in one operation that no time limit ends."""
-    started = time.perf_counter()
     found = called(name, arguments)
     assert found == "Error during execution: Exceeds the limit (4300 digits) of numbers"
-    assert time.perf_counter() - started < 5
 
 
 def called(name: str, arguments: dict[str, Any]) -> str:

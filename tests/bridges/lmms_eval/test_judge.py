@@ -10,17 +10,11 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("lmms_eval.tasks", reason="lmms-eval is not installed")
-pytest.importorskip("openai", reason="openai is not installed")
-
-import openai
-import requests
-from lmms_eval import llm_judge
-from lmms_eval.llm_judge import Request, ServerConfig
-
 from mill.bridges.lmms_eval import reach
 from mill.bridges.lmms_eval.judge import Refused, Unanswered, answers
 
+requests = pytest.importorskip("requests")
+pytestmark = [pytest.mark.usefixtures("lmms_eval"), pytest.mark.xdist_group("lm-eval")]
 URL = "https://api.openai.com/v1/chat/completions"
 
 
@@ -29,6 +23,8 @@ def payload(text: str) -> dict[str, Any]:
 
 
 def through_openai(text: str) -> str:
+    import openai
+
     return str(openai.OpenAI(api_key="x").chat.completions.create(**payload(text)).choices[0].message.content)
 
 
@@ -44,6 +40,9 @@ def through_http_bytes(text: str) -> str:
 
 
 def through_llm_judge(text: str) -> str:
+    from lmms_eval import llm_judge
+    from lmms_eval.llm_judge import Request, ServerConfig
+
     server = llm_judge.get_server("openai", ServerConfig(model_name="gpt-4o", max_tokens=7))
     return str(server.evaluate(Request(messages=payload(text)["messages"])).content)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("lmms_eval.evaluator", reason="lmms-eval is not installed")
 
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model
@@ -22,6 +20,7 @@ from mill.cli.main import run
 from mill.tasks import sources
 from tests.vlm import make_idefics3, make_llava, make_qwen2_audio, make_qwen2_vl
 
+pytestmark = [pytest.mark.usefixtures("lmms_eval"), pytest.mark.xdist_group("lm-eval")]
 Mill = Callable[..., tuple[int, str, str]]
 CATEGORIES = ("existence", "color", "code_reasoning")
 WORDS = ("cat", "dog", "ship", "fox")
@@ -150,7 +149,9 @@ def all_samples(folder: Path) -> list[dict[str, Any]]:
     return list(map(json.loads, lines))
 
 
-def lmms_eval_scores(task: str, answer: Callable[..., Any], *, simple: bool, shots: int | None = None) -> dict[str, Any]:
+def lmms_eval_scores(
+    manager: Any, task: str, answer: Callable[..., Any], *, simple: bool, shots: int | None = None
+) -> dict[str, Any]:
     """The scores of lmms-eval's own evaluator for these answers: by document and index of the instance, and in a group by
     task. Prompts of text alone must be those of `answer`."""
     from lmms_eval.api.instance import GenerationResult
@@ -174,11 +175,13 @@ def lmms_eval_scores(task: str, answer: Callable[..., Any], *, simple: bool, sho
         generate_until_multi_round = generate_until
 
     with local_first():
-        found = simple_evaluate(model=Recorded(), tasks=[task], batch_size=1, log_samples=True, num_fewshot=shots)
+        found = simple_evaluate(Recorded(), tasks=[task], task_manager=manager, num_fewshot=shots, bootstrap_iters=100)
     return found["results"][task]
 
 
-def test_a_generation_task_has_the_scores_of_lmms_eval(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+def test_a_generation_task_has_the_scores_of_lmms_eval(
+    mill: Mill, data: Path, vlm: Path, task_manager: Any, tmp_path: Path
+) -> None:
     write_docvqa(data)
     status, _, err = mill("eval", str(vlm), "lmms-eval:docvqa_val", "--output_dir", str(tmp_path / "first"))
     assert status == 0, err
@@ -190,20 +193,22 @@ def test_a_generation_task_has_the_scores_of_lmms_eval(mill: Mill, data: Path, v
     status, _, err = mill("eval", str(vlm), "lmms-eval:docvqa_val", "--output_dir", str(tmp_path / "second"))
     assert status == 0, err
     mine = results_of(tmp_path / "second", "lmms-eval:docvqa_val")
-    theirs = lmms_eval_scores("docvqa_val", lambda doc, _: texts[doc], simple=False)
+    theirs = lmms_eval_scores(task_manager, "docvqa_val", lambda doc, _: texts[doc], simple=False)
     assert 0 < mine["anls"]["value"] < 1
     assert mine["anls"]["value"] == pytest.approx(theirs["anls,none"], rel=1e-12)
     assert mine["anls"]["stderr"] == pytest.approx(theirs["anls_stderr,none"], rel=1e-12)
 
 
-def test_choices_are_compared_by_their_loss_as_in_lmms_eval(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+def test_choices_are_compared_by_their_loss_as_in_lmms_eval(
+    mill: Mill, data: Path, vlm: Path, task_manager: Any, tmp_path: Path
+) -> None:
     write_seedbench(data)
     status, _, err = mill("eval", str(vlm), "lmms-eval:seedbench_ppl", "--output_dir", str(tmp_path / "out"))
     assert status == 0, err
     samples = samples_of(tmp_path / "out")
     losses = [[-response["score"] for response in sample["responses"][0]] for sample in samples]
     greedy = [[response["is_greedy"] for response in sample["responses"][0]] for sample in samples]
-    theirs = lmms_eval_scores("seedbench_ppl", lambda doc, at: (losses[doc][at], greedy[doc][at]), simple=True)
+    theirs = lmms_eval_scores(task_manager, "seedbench_ppl", lambda doc, at: (losses[doc][at], greedy[doc][at]), simple=True)
     mine = results_of(tmp_path / "out", "lmms-eval:seedbench_ppl")["acc"]["value"]
     best = [min(range(4), key=one.__getitem__) for one in losses]
     assert mine == theirs["acc,none"] == best.count(2) / 12
@@ -211,11 +216,11 @@ def test_choices_are_compared_by_their_loss_as_in_lmms_eval(mill: Mill, data: Pa
     assert "<image>\n<image>" in samples[0]["prompt"] and samples[0]["continuations"] == [f" {word}" for word in WORDS]
 
 
-def test_an_aggregation_of_the_task_is_its_own(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+def test_an_aggregation_of_the_task_is_its_own(mill: Mill, data: Path, vlm: Path, task_manager: Any, tmp_path: Path) -> None:
     write_mme(data)
     status, _, err = mill("eval", str(vlm), "lmms-eval:mme", "--output_dir", str(tmp_path / "out"))
     assert status == 0, err
-    theirs = lmms_eval_scores("mme", lambda doc, _: "Yes" if doc % 4 else "No", simple=False)
+    theirs = lmms_eval_scores(task_manager, "mme", lambda doc, _: "Yes" if doc % 4 else "No", simple=False)
     from mill.api.task import Opaque
     from mill.bridges.lmms_eval.source import LmmsEvalSource
 
@@ -233,7 +238,7 @@ def test_an_aggregation_of_the_task_is_its_own(mill: Mill, data: Path, vlm: Path
 
 
 def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
-    mill: Mill, data: Path, tiny_model: Path, tmp_path: Path
+    mill: Mill, data: Path, tiny_model: Path, task_manager: Any, tmp_path: Path
 ) -> None:
     from mill.bridges.lmms_eval.source import LmmsEvalSource
 
@@ -259,7 +264,7 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
         response = sample["responses"][0][at]
         return -response["score"], response["is_greedy"]
 
-    theirs = lmms_eval_scores("mmlu_stem", answer, simple=True, shots=2)
+    theirs = lmms_eval_scores(task_manager, "mmlu_stem", answer, simple=True, shots=2)
     file = next(out.rglob("results.json"))
     mine = json.loads(file.read_text(encoding="utf-8"))["benchmarks"]["lmms-eval:mmlu_stem"]["metrics"]["acc"]
     assert 0 < mine["value"] < 1
@@ -467,19 +472,16 @@ def test_a_list_of_names_comes_from_an_index(mill: Mill, monkeypatch: pytest.Mon
     assert mill("ls", "tasks", "lmms-eval:docvqa")[1] == out
 
 
-def test_the_index_names_what_lmms_eval_names() -> None:
-    from lmms_eval.tasks import TaskManager
-
+def test_the_index_names_what_lmms_eval_names(task_manager: Any) -> None:
     from mill.bridges.lmms_eval.index import make_index
     from mill.bridges.lmms_eval.library import tasks_folder
 
-    manager = TaskManager()
     mine = make_index(tasks_folder()).for_lmms_eval()
-    theirs = {name: {**entry, "task": entry.get("task", -1)} for name, entry in manager.task_index.items()}
+    theirs = {name: {**entry, "task": entry.get("task", -1)} for name, entry in task_manager.task_index.items()}
     assert {name: {**entry, "task": entry.get("task", -1)} for name, entry in mine.items()} == theirs
 
 
-def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
+def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, task_manager: Any, tmp_path: Path) -> None:
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.models.registry_v2 import ModelRegistryV2
 
@@ -499,7 +501,7 @@ def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, tmp_pat
         assert status == 0, err
         model = made.create_from_arg_string(f"spec={vlm},output_dir={tmp_path / 'recorded'}", {"batch_size": 1})
         with local_first():
-            found = simple_evaluate(model=model, tasks=[task], batch_size=1, log_samples=True)
+            found = simple_evaluate(model, tasks=[task], task_manager=task_manager, log_samples=True, bootstrap_iters=100)
         assert found["results"][task][f"{metric},none"] == results_of(out, f"lmms-eval:{task}")[metric]["value"]
         logged = [sample["resps"][0] for sample in found["samples"][task]]
         mine = [sample["responses"][0] for sample in samples_of(out)]
@@ -544,14 +546,15 @@ def test_a_task_with_a_judge_asks_that_of_mill(mill: Mill, data: Path, vlm: Path
     assert results_of(tmp_path / "out", "lmms-eval:mmvet")["gpt_eval_score"] == found
 
 
-def test_images_that_end_too_early_are_still_errors_elsewhere() -> None:
+def test_images_that_end_too_early_are_still_errors_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """lmms-eval makes Pillow read them, for the whole process, when it is imported."""
-    program = (
-        "from PIL import ImageFile\n"
-        "from mill.bridges.lmms_eval import library\n"
-        "with library.running('the import'):\n"
-        "    import lmms_eval.api.task\n"
-        "    assert ImageFile.LOAD_TRUNCATED_IMAGES\n"
-        "assert not ImageFile.LOAD_TRUNCATED_IMAGES\n"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    from PIL import ImageFile
+
+    from mill.bridges.lmms_eval import library
+
+    monkeypatch.delitem(sys.modules, "lmms_eval.api.task")
+    with library.running("the import"):
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+        importlib.import_module("lmms_eval.api.task")
+        assert ImageFile.LOAD_TRUNCATED_IMAGES
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES

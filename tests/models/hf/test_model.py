@@ -27,6 +27,7 @@ from mill.models.prefix import padded_scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
+from tests.waiting import until
 
 PAIRS = [
     ("the quick brown", " fox"),
@@ -441,18 +442,29 @@ def test_a_run_whose_responses_are_known_imports_no_framework(tiny_model: Path, 
     assert second.splitlines()[-1] == "[]"
 
 
+@pytest.fixture
+def loads_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing the weights takes until a thread loads them."""
+    began = threading.Event()
+
+    def fingerprint(model: TransformersModel) -> str:
+        until(lambda: began.is_set() or model._loading is not None, "thread that loads the weights")
+        began.set()
+        return "digest"
+
+    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
+    monkeypatch.setattr(TransformersModel, "_fingerprint", fingerprint)
+
+
+@pytest.mark.usefixtures("loads_meanwhile")
 def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MILL_CACHE", str(tmp_path))
-    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
-    go = threading.Event()
-    monkeypatch.setattr(TransformersModel, "_fingerprint", lambda model: "digest" if go.wait(60) else "")
     early, plain = hf(tiny_model), hf(tiny_model)
     requests = pairs(*PAIRS)
     early.start_hashing()
     early.start_loading(requests)
-    threading.Timer(1.0, go.set).start()
     assert early.identity()["weights"] == "digest"
     assert early._loading is not None and early._ahead is not None
     early.load()
@@ -461,27 +473,21 @@ def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
     assert [found[one].score for one in requests[1:]] == [one.score for one in plain.loglikelihood(requests[1:])]
 
 
-def test_weights_that_loaded_for_nothing_are_freed(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
-    go = threading.Event()
-    monkeypatch.setattr(TransformersModel, "_fingerprint", lambda model: "digest" if go.wait(60) else "")
+@pytest.mark.usefixtures("loads_meanwhile")
+def test_weights_that_loaded_for_nothing_are_freed(tiny_model: Path) -> None:
     model = hf(tiny_model)
     model.start_hashing()
     model.start_loading([])
-    threading.Timer(0.5, go.set).start()
     model.identity()
     assert model._loading is not None
     model.clean()
     assert model._loading is None and model._model is None and "prefix_engine" not in model.__dict__
 
 
+@pytest.mark.usefixtures("loads_meanwhile")
 def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
-    go = threading.Event()
-    monkeypatch.setattr(TransformersModel, "_fingerprint", lambda model: "digest" if go.wait(60) else "")
-
     def fails(*given: Any, **named: Any) -> None:
         raise ModelError("cannot load the weights")
 
@@ -489,7 +495,6 @@ def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     model = hf(tiny_model)
     model.start_hashing()
     model.start_loading([])
-    threading.Timer(0.5, go.set).start()
     assert model.identity()["weights"] == "digest"
     with pytest.raises(ModelError, match="cannot load the weights"):
         model.load()

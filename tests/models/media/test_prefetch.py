@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from mill.api.errors import DataError, MissingPackage
+from mill.models.media import prefetch
 from mill.models.media.prefetch import Prefetch, default_workers
+from tests.waiting import DEADLINE_S
 
 
 class Item:
@@ -20,20 +23,20 @@ class Item:
 
 
 class Loader:
-    """Squares, and remembers which items were started and finished."""
+    """Squares, and remembers which items were started and finished; `hold(number)` may wait in between."""
 
-    def __init__(self, delay: Callable[[int], float] = lambda number: 0.0) -> None:
+    def __init__(self, hold: Callable[[int], object] = lambda number: None) -> None:
         self.started: list[int] = []
         self.finished: list[int] = []
         self.kept = self.most_kept = 0
-        self._delay, self._lock = delay, threading.Lock()
+        self._hold, self._lock = hold, threading.Lock()
 
     def __call__(self, item: Item) -> int:
         with self._lock:
             self.started.append(item.number)
             self.kept += 1
             self.most_kept = max(self.most_kept, self.kept)
-        time.sleep(self._delay(item.number))
+        self._hold(item.number)
         with self._lock:
             self.finished.append(item.number)
         return item.number**2
@@ -47,19 +50,21 @@ def items(count: int) -> list[Item]:
     return [Item(number) for number in range(count)]
 
 
-def until(condition: Callable[[], bool]) -> bool:
-    """Whether this becomes true in time."""
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.002)
-    return condition()
+class AtOnce(Executor):
+    """Runs what is submitted in the calling thread, so that `started` has all that will be loaded for now."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """One thread is enough."""
+
+    def submit(self, call: Any, /, *arguments: Any, **more: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(call(*arguments, **more))
+        return future
 
 
-def settled(load: Loader, expected: int) -> bool:
-    """Whether exactly this many items are loaded, and no more some time later."""
-    came = until(lambda: len(load.finished) >= expected)
-    time.sleep(0.03)
-    return came and len(load.started) == len(load.finished) == expected
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", AtOnce)
 
 
 def threads() -> list[str]:
@@ -67,8 +72,9 @@ def threads() -> list[str]:
 
 
 def test_each_item_gets_its_result_in_any_order_of_completion() -> None:
-    given = items(12)
-    load = Loader(lambda number: 0.01 * (12 - number) / 12)
+    """Each second item is complete before the one that was started before it."""
+    given, second = items(12), [threading.Event() for _ in range(6)]
+    load = Loader(lambda number: second[number // 2].set() if number % 2 else second[number // 2].wait(DEADLINE_S))
     with Prefetch(load, given, ahead=6, workers=4) as loaded:
         found = []
         for item in given:
@@ -85,38 +91,38 @@ def test_items_are_started_in_their_order() -> None:
         assert load.started == list(range(20))
 
 
+@pytest.mark.usefixtures("at_once")
 def test_loading_starts_before_anything_is_taken_and_stops_at_the_bound() -> None:
     given, load = items(10), Loader()
-    with Prefetch(load, given, ahead=4, workers=3) as loaded:
-        assert settled(load, 4)
-        assert sorted(load.started) == [0, 1, 2, 3]
+    with Prefetch(load, given, ahead=4) as loaded:
+        assert load.started == [0, 1, 2, 3]
         assert [loaded.take(item) for item in given[:4]] == [0, 1, 4, 9]
-        assert settled(load, 4)  # taking alone lets nothing new in
+        assert load.started == [0, 1, 2, 3]  # taking alone lets nothing new in
         loaded.drop(given[0])
-        assert settled(load, 5)
+        assert load.started == [0, 1, 2, 3, 4]
         loaded.drop(given[1])
         loaded.drop(given[2])
-        assert settled(load, 7)
-        assert sorted(load.started) == list(range(7))
+        assert load.started == list(range(7))
 
 
-@pytest.mark.parametrize(("ahead", "batch", "workers"), [(1, 1, 4), (4, 2, 4), (6, 3, 2), (8, 4, 8)])
-def test_never_more_than_the_bound_is_loaded_and_not_dropped(ahead: int, batch: int, workers: int) -> None:
-    given, load = items(40), Loader(lambda number: 0.001 * (number % 3))
-    with Prefetch(load, given, ahead=ahead, workers=workers) as loaded:
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("ahead", "batch"), [(1, 1), (4, 2), (6, 3), (8, 4)])
+def test_never_more_than_the_bound_is_loaded_and_not_dropped(ahead: int, batch: int) -> None:
+    given, load = items(40), Loader()
+    with Prefetch(load, given, ahead=ahead) as loaded:
         for start in range(0, 40, batch):
             chunk = given[start : start + batch]
             assert loaded.take_each(chunk) == [item.number**2 for item in chunk]
             for item in chunk:
                 load.forget()
                 loaded.drop(item)
-    assert load.most_kept <= ahead
+    assert load.most_kept == ahead
     assert sorted(load.finished) == list(range(40))
 
 
 def test_the_bound_is_used_fully() -> None:
     """Six at once, each waiting for the others: they only finish together."""
-    meeting = threading.Barrier(6, timeout=5)
+    meeting = threading.Barrier(6, timeout=DEADLINE_S)
     given = items(6)
     with Prefetch(lambda item: meeting.wait() >= 0, given, ahead=6, workers=6) as loaded:
         assert loaded.take_each(given) == [True] * 6
@@ -189,23 +195,25 @@ def test_an_item_taken_again_before_it_is_dropped_is_not_loaded_again() -> None:
     assert calls == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_dropping_an_item_that_was_never_taken_starts_another() -> None:
     given, load = items(4), Loader()
-    with Prefetch(load, given, ahead=2, workers=1) as loaded:
-        assert settled(load, 2)
+    with Prefetch(load, given, ahead=2) as loaded:
+        assert load.started == [0, 1]
         loaded.drop(given[0])
-        assert settled(load, 3)
+        assert load.started == [0, 1, 2]
         assert loaded.take(given[2]) == 4
 
 
+@pytest.mark.usefixtures("at_once")
 def test_items_of_equal_key_that_follow_each_other_are_loaded_once() -> None:
     given, load = items(12), Loader()
-    with Prefetch(load, given, ahead=2, workers=2, key=lambda item: item.number // 3) as loaded:
-        assert settled(load, 2) and load.started == [0, 3]
+    with Prefetch(load, given, ahead=2, key=lambda item: item.number // 3) as loaded:
+        assert load.started == [0, 3]
         for item in given[:5]:
             assert loaded.take(item) == (item.number // 3 * 3) ** 2
             loaded.drop(item)
-        assert settled(load, 3)  # the result of 3 stays until 5 is dropped
+        assert load.started == [0, 3, 6]  # the result of 3 stays until 5 is dropped
         assert loaded.take(given[5]) == 9
         loaded.drop(given[5])
         assert loaded.take_each(given[6:]) == [36] * 3 + [81] * 3
@@ -240,16 +248,23 @@ def test_no_items_start_no_work() -> None:
     assert load.started == []
 
 
-def test_threads_end_at_exit_and_waiting_items_are_never_loaded() -> None:
-    given, load = items(50), Loader(lambda number: 0.05)
+def test_threads_end_at_exit_and_waiting_items_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The items after the first are loaded until the shutdown has begun."""
+    shutdown_begun = threading.Event()
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            shutdown_begun.set()
+            super().shutdown(wait=wait)
+
+    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", Pool)
+    given, load = items(50), Loader(lambda number: number and shutdown_begun.wait(DEADLINE_S))
     with Prefetch(load, given, ahead=50, workers=2) as loaded:
         loaded.take(given[0])
         assert 1 <= len(threads()) <= 2
     assert threads() == []
-    done = len(load.finished)
-    assert done == len(load.started) < 50
-    time.sleep(0.12)
-    assert len(load.started) == done
+    assert set(load.finished) == set(load.started) <= {0, 1, 2}
 
 
 def test_threads_end_when_the_block_raises() -> None:

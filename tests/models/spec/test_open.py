@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import mill.models  # noqa: F401  registers the built-in backends
-from mill.api import warnings
+from mill.api import files, warnings
 from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.models.spec.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
 from mill.models.spec.parse import Spec, make_spec, parse_spec
+from tests.waiting import until
 
 SEED_NAMES = [
     "hf",
@@ -428,8 +429,12 @@ def test_a_config_with_an_unknown_type_is_refused_with_the_nearest(tmp_path: Pat
     assert raised.value.nearest == ["typed"]
 
 
-def test_threads_that_open_one_file_import_it_once(tmp_path: Path) -> None:
-    path = write(tmp_path, 'import time\n\ntime.sleep(0.3)\nmodel = {"type": "hf", "path": "a"}\n')
+def test_threads_that_open_one_file_import_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is still importing it when the others come."""
+    opened: list[str] = []
+    monkeypatch.setattr(files, "check_path", opened.append)
+    monkeypatch.setattr(files, "await_others", lambda: until(lambda: len(opened) == 4, "four threads"), raising=False)
+    path = write(tmp_path, 'from mill.api import files\n\nfiles.await_others()\nmodel = {"type": "hf", "path": "a"}\n')
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(load_model_from_file, [path] * 4)) == [{"type": "hf", "path": "a"}] * 4
 
