@@ -14,8 +14,7 @@ library = torch.library.Library("torchvision", "DEF")  # operators end with it
 library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 sys.path.append(str(Path(__file__).parents[2] / ".engines/vllm/torchvision"))
 
-import transformers.models.llama.modeling_llama  # noqa: E402
-import vllm.entrypoints.openai.api_server  # noqa: E402, F401
+import vllm.entrypoints.openai.api_server  # noqa: E402
 import vllm.v1.engine.core  # noqa: E402
 import vllm.v1.worker.cpu_worker  # noqa: E402, F401
 

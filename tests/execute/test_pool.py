@@ -24,7 +24,7 @@ from tests.waiting import DEADLINE_S, until
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short ones before a worker is replaced. A thread that does not end is waited for, so that no test leaves one unnoticed."""
+    """Short ones before a worker is replaced. A thread that does not end is waited for: no test leaves one unnoticed."""
     monkeypatch.setattr(pool_module, "FIRST_PAUSE_S", 0.005)
     monkeypatch.setattr(pool_module, "LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr(pool_module, "LEAVE_S", 3600.0)
@@ -541,7 +541,7 @@ def test_a_slow_worker_is_started_once_over_several_streams() -> None:
 
     threads, pool = threading.active_count(), Pool(start_worker, 2)
     pool.slots[1].starting = starting  # type: ignore[assignment]
-    for streams in (1, 2):
+    for streams in (1, 2):  # noqa: B007  start_worker reads it
         assert all_completed(read_all(pool, make_requests(20)), make_requests(20))
     release.set()
     until(lambda: threading.active_count() <= threads, "end of all threads")
