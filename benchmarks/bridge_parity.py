@@ -26,13 +26,13 @@ from lm_eval.tasks import TaskManager
 
 from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
-from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.index import GROUP, TASK
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
+from mill.runs.plan import RunConfig, plan
+from mill.runs.sampling import SampleChoice
 from mill.tasks.load import select
 from mill.tasks.sources import source
 
@@ -92,7 +92,7 @@ def of_lm_eval(name: str, limit: int) -> dict[str, dict[str, Any]]:
 
 
 def of_mill(name: str, limit: int, folder: Path) -> Outcome:
-    run = prepare("hash-model", select([f"lm-eval:{name}"]), RenderSettings(), output_dir=folder, limit=limit)
+    run = plan("hash-model", select([f"lm-eval:{name}"]), RunConfig(output_dir=folder, samples=SampleChoice(limit=limit)))
     return run.execute(quiet=True)
 
 

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 from mill.api.task import RenderSettings
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import parse_spec
-from mill.runs.prepare import plan_run
+from mill.runs.plan import RunConfig, plan_run
 from mill.runs.samples import read_samples
+from mill.runs.sampling import SampleChoice
 from mill.tasks.load import select
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +120,8 @@ def run_mill(workload: Workload, model: str) -> dict[str, Any]:
         opened = open_model(spec)
         opened.load()
         started = time.time()
-        run = plan_run(spec, opened, select(names), settings, output_dir=Path(folder), limit=workload.limit)
+        config = RunConfig(output_dir=Path(folder), settings=settings, samples=SampleChoice(limit=workload.limit))
+        run = plan_run(spec, opened, select(names), config)
         outcome = run.execute(quiet=True)
         seconds = time.time() - started
         samples = {

@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.task import RenderSettings
-from mill.runs.prepare import prepare
+from mill.runs.plan import RunConfig, plan
+from mill.runs.sampling import SampleChoice
 from mill.tasks.load import load_builtin, select
 
 
@@ -48,22 +49,21 @@ def main() -> None:
     load_builtin()
     spec, names = f"hf[path={options.model},dtype=float32]", options.tasks.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"output_dir": Path(folder), "limit": options.limit}
-        warm = prepare(spec, select(names), RenderSettings(), **settings)  # imports, and the tokenizer's first use
+        config = RunConfig(output_dir=Path(folder), samples=SampleChoice(limit=options.limit))
+        warm = plan(spec, select(names), config)  # imports, and the tokenizer's first use
         warm.model.load()
         assert warm.model.prefix_sharing  # type: ignore[attr-defined]
         watch = Stopwatch(warm.model.model)  # type: ignore[attr-defined]
         started = time.perf_counter()
-        run = prepare(spec, select(names), RenderSettings(), **settings)
+        run = plan(spec, select(names), config)
         planned = time.perf_counter() - started
-        run.model = warm.model
-        run.execute(quiet=True)
+        replace(run, model=warm.model).execute(quiet=True)
         whole = time.perf_counter() - started
         rest = whole - watch.seconds
         print(f"first run: {whole:.2f} s, forward passes {watch.seconds:.2f} s, planning {planned:.2f} s")
         print(f"not the network: {rest:.2f} s, {100 * rest / whole:.1f} % of the run")
         started = time.perf_counter()
-        outcome = prepare(spec, select(names), RenderSettings(), **settings).execute(quiet=True)
+        outcome = plan(spec, select(names), config).execute(quiet=True)
         print(
             f"again: {time.perf_counter() - started:.2f} s, {outcome.tally.computed} computed, {outcome.tally.known} known"
         )

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from peer import run_peer
 
-from mill.api.task import RenderSettings
-from mill.runs.prepare import prepare
+from mill.runs.plan import RunConfig, plan
 from mill.runs.samples import read_samples
+from mill.runs.sampling import SampleChoice
 from mill.tasks.load import load_builtin, select
 
 TOLERANCE = 1e-4
@@ -49,7 +49,11 @@ def run_mill(model: str, tasks: dict[str, int | None], folder: Path) -> dict[str
     """Each task by itself, so that the seconds are comparable."""
     found = {}
     for name, limit in tasks.items():
-        run = prepare(f"hf[path={model},dtype=float32]", select([name]), RenderSettings(), output_dir=folder, limit=limit)
+        run = plan(
+            f"hf[path={model},dtype=float32]",
+            select([name]),
+            RunConfig(output_dir=folder, samples=SampleChoice(limit=limit)),
+        )
         run.model.loglikelihood([])  # loads the weights before the clock starts, as the peer does
         started = time.time()
         outcome = run.execute(quiet=True)

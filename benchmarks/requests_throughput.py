@@ -26,7 +26,7 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.execute.backend import LocalBackend
 from mill.execute.executor import Executor
 from mill.models.spec.parse import Spec
-from mill.runs.prepare import plan_run
+from mill.runs.plan import RunConfig, plan_run
 from mill.runs.record import Record
 from mill.tasks.load import Selection
 
@@ -99,7 +99,7 @@ def measure_run(count: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         before, started = resident(), time.perf_counter()
         selection = Selection((FourChoices(count),), ())
-        run = plan_run(Spec("at-once"), AtOnce(), selection, RenderSettings(), output_dir=Path(temporary))
+        run = plan_run(Spec("at-once"), AtOnce(), selection, RunConfig(output_dir=Path(temporary)))
         planned = time.perf_counter() - started
         started = time.perf_counter()
         outcome = run.execute(quiet=True)

@@ -26,8 +26,9 @@ from peer import run_peer
 from mill.api.task import RenderSettings
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix.trie import make_trie
-from mill.runs.prepare import prepare
+from mill.runs.plan import RunConfig, plan
 from mill.runs.samples import read_samples
+from mill.runs.sampling import SampleChoice
 from mill.tasks.data import load_split
 from mill.tasks.hellaswag import HellaSwag
 from mill.tasks.load import load_builtin, make_task, select
@@ -104,7 +105,7 @@ def run_mill(model: str, tasks: dict[str, int | None], settings: RenderSettings,
     seconds, found = 0.0, {}
     spec = f"hf[path={model},dtype=float32]"
     for name, limit in tasks.items():
-        run = prepare(spec, select([name]), settings, output_dir=folder, limit=limit)
+        run = plan(spec, select([name]), RunConfig(output_dir=folder, settings=settings, samples=SampleChoice(limit=limit)))
         run.model.load()
         started = time.time()
         outcome = run.execute(quiet=True)

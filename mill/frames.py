@@ -20,9 +20,7 @@ from mill.checks.decide import decision_checks
 from mill.checks.result import Check
 from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
 from mill.export.live import check_trackers, logged_to
-from mill.metrics.repeats import read_repeat_metrics
-from mill.models.spec.parse import Spec, make_spec, parse_spec
-from mill.options.amounts import make_price
+from mill.models.spec.parse import Spec, make_spec
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
@@ -32,9 +30,8 @@ from mill.report.collect import COLUMNS, score_rows
 from mill.report.data_frame import data_frame
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.folder import check_writable
-from mill.runs.judging import open_judge
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import plan_run, prepare, set_budget
+from mill.runs.plan import plan, plan_run
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.sample_status import STATUSES, status_of, with_status
 from mill.runs.samples import ScoredSample
@@ -107,30 +104,22 @@ def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:
 
 def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[str, Any]) -> Evaluation:
     load_files(tuple(given.task_paths))
-    selection, output_dir = _selection(tasks), Path(given.output_dir)
-    judge = given.judge if isinstance(given.judge, Spec) or given.judge is None else parse_spec(given.judge)
+    selection, how = _selection(tasks), given.run
     if isinstance(model, MillModel):
         _refuse_for_open_model(values)
         _warn_unidentified(model)
-        check_writable(output_dir)
-        model.ready(given.wait)
-        judging = open_judge(judge, selection, output_dir) if judge is not None else None
-        how: dict[str, Any] = {"samples": given.samples, "fresh": given.fresh, "judging": judging}
-        run = plan_run(_spec_of(model), model, selection, given.settings, output_dir=output_dir, **how)
+        check_writable(how.output_dir)
+        model.ready(how.wait)
+        planned = plan_run(_spec_of(model), model, selection, how)
     else:
-        spec = make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model
-        how = {"samples": given.samples, "fresh": given.fresh, "wait": given.wait, "exact": given.exact, "judge": judge}
-        how |= {"batch_size": given.fixed_batch_size, "choice": given.choice, "chat": given.apply_chat_template}
-        run = prepare(spec, selection, given.settings, output_dir=output_dir, **how)
-    run.repeat_metrics = read_repeat_metrics(given.repeat_metrics, given.repeats, judged=judge is not None)
-    set_budget(run, given.limits, make_price(given.price), make_price(given.judge_price))
-    for plan in run.plans:  # before the run, such as how a data file is read
-        for line in plan.warnings():
-            warn(f"{plan.task.name}: {line}")
-    with logged_to(run, given.log_to):
-        outcome = run.execute(quiet=given.quiet)
-    for check in decision_checks(outcome, run.model.model_name, run.spec.backend):
-        check.save(output_dir)
+        planned = plan(make_spec(model, base_url=given.base_url or "") if isinstance(model, str) else model, selection, how)
+    for task in planned.tasks:  # before the run, such as how a data file is read
+        for line in task.warnings():
+            warn(f"{task.task.name}: {line}")
+    with logged_to(planned.folder, given.log_to) as on_start:
+        outcome = planned.execute(quiet=given.quiet, on_start=on_start)
+    for check in decision_checks(outcome, planned.model.model_name, planned.spec.backend):
+        check.save(how.output_dir)
     warnings = score_warnings(outcome)
     for line in warnings:
         warn(line)

@@ -183,7 +183,8 @@ def serve(channel: socket.socket) -> dict[str, Any]:
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     ends: dict[int, int] = {}  # where the end of each process is reported
     while True:
-        ready, _, _ = select.select([channel, wakeup], [], [])
+        waited_for: list[Any] = [channel, wakeup]
+        ready, _, _ = select.select(waited_for, [], [])
         if wakeup in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wakeup, 4096)

@@ -17,13 +17,12 @@ from mill.api.model import MillModel
 from mill.api.ranks import world_size
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.task import RenderSettings
 from mill.api.warnings import warn
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.runs.evaluate import Run
-from mill.runs.prepare import record_run
+from mill.runs.evaluate import Plan
+from mill.runs.plan import RunConfig, plan_record
 from mill.tasks.load import load_files
 
 _UNSET = (None, 1, "1")  # batch sizes that leave the choice to mill: 1 is the default of the other packages
@@ -84,9 +83,9 @@ class RecordedModel:
         self.output_dir = Path(output_dir)
 
     @cached_property
-    def run(self) -> Run:
-        """The run whose folder records the answers."""
-        return record_run(self.spec, self.model, RenderSettings(), output_dir=self.output_dir)
+    def plan(self) -> Plan:
+        """That of the run whose folder records the answers."""
+        return plan_record(self.spec, self.model, RunConfig(output_dir=self.output_dir))
 
     def answers(self, requests: Sequence[Request]) -> list[Response]:
         """The other package has no failed answers: once everything else is recorded, failures end its run. Equal requests
@@ -97,13 +96,14 @@ class RecordedModel:
             raise ModelError(f"{self.model.model_name} does not answer {requests[0].kind} requests")
         self.model.check(requests[0])
         numbered = _numbered(requests)
-        self.run.answer(numbered)
+        with self.plan.open(keep_model=True) as run:
+            run.ask(numbered)
         responses = [request.resps[0] for request in numbered]
         failed = [response for response in responses if response.failed]
         if failed:
             raise RequestsFailed(
                 f"{len(failed)} of {len(responses)} requests failed, the first with: {failed[0].error}; the other answers "
-                f"are recorded in {self.run.folder.path}, and the same command continues from them"
+                f"are recorded in {self.plan.folder.path}, and the same command continues from them"
             )
         return responses
 

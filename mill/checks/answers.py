@@ -13,9 +13,9 @@ from mill.api.response import Response, Token
 from mill.api.task import Opaque, RenderSettings, Task, Value
 from mill.api.validate import convert
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.plan import hash_docs
 from mill.runs.record import Record
 from mill.runs.samples import ScoredSample, read_samples, score_sample
+from mill.runs.task_plan import hash_docs
 from mill.tasks.recorded import recorded_task
 from mill.tasks.suite import ANSWERED
 

@@ -44,7 +44,7 @@ ROW_CHOICES, CHOICE_CHARS = 26, 300  # of a sample, and of one of its choices
 def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, forced_tokens: int) -> Check:
     """The first subject is the baseline. Each model is loaded once: it generates its answers, then scores the baseline's."""
     config = with_template(config, subjects)
-    runs = [subject.plan(config) for subject in subjects]  # raises before any model is loaded
+    plans = [subject.plan(config) for subject in subjects]  # raises before any model is loaded
     forced_tokens = 0 if config.decide is not None else forced_tokens
     top_logprobs = top_logprobs_of([subject.model for subject in subjects]) if forced_tokens else None
     if top_logprobs is not None:  # texts are scored after the same prompts
@@ -55,9 +55,9 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     texts: list[ForcedText] = []
     decision: Decision | None = None
     if config.decide is not None:
-        free, decision = answer_until_decided(subjects, runs, config)
-    for index, (subject, run) in enumerate(zip(subjects, runs, strict=True) if decision is None else ()):
-        free.append(execute(subject, run, config, keep_model=top_logprobs is not None))
+        free, decision = answer_until_decided(subjects, plans, config)
+    for index, (subject, plan) in enumerate(zip(subjects, plans, strict=True) if decision is None else ()):
+        free.append(execute(subject, plan, config, keep_model=top_logprobs is not None))
         if top_logprobs is None:
             continue
         if index == 0:
@@ -81,18 +81,18 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         if decision is not None:
             add_decision(variant, decision)
         elif config.samples is not None:
-            _correct(variant, sum(plan.total for plan in runs[0].plans))
+            _correct(variant, sum(task.total for task in plans[0].tasks))
         variants.append(_with_model(variant, candidate))
     warnings = [
-        f"{plan.task.name}: {warning}"
-        for plan in runs[0].plans
-        for warning in [*plan.task_warnings, *plan.sampled_part(), *_ignored_metrics(plan.task, free[0])]
+        f"{one.task.name}: {warning}"
+        for one in free[0].tasks
+        for warning in [*one.task_warnings, *one.sampled_part(), *_ignored_metrics(one.task, free[0])]
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
     settings = {**shown_settings(config.settings), **config.sampling, "forced_tokens": forced_tokens}
     check = Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
     check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
-    check.baseline_run = str(runs[0].folder.path)
+    check.baseline_run = str(plans[0].folder.path)
     return check
 
 
@@ -205,7 +205,7 @@ def _same_prompts(baseline: Subject, candidate: Subject, config: CheckConfig) ->
 
 def _with_model(variant: Variant, candidate: CompletedRun) -> Variant:
     variant.model, variant.backend = candidate.subject.model.model_name, candidate.subject.spec.backend
-    variant.run, variant.size = str(candidate.run.folder.path), candidate.subject.model.weight_bytes()
+    variant.run, variant.size = str(candidate.plan.folder.path), candidate.subject.model.weight_bytes()
     return variant
 
 

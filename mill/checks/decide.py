@@ -12,7 +12,7 @@ from mill.execute.sample_state import SampleState
 from mill.runs.benchmark_means import with_sequence
 from mill.runs.claims import Claim
 from mill.runs.decisions import FIRST_BLOCK, UNIT, GroupTest, Range, describe_decision, next_block, value_range
-from mill.runs.evaluate import OpenRun, Run
+from mill.runs.evaluate import Plan, Run
 from mill.runs.outcome import Outcome
 from mill.runs.samples import ScoredSample
 from mill.runs.sampling import SampleGroup
@@ -34,33 +34,36 @@ def refuse_claim(claim: Claim) -> None:
 
 
 def answer_until_decided(
-    subjects: Sequence[Subject], runs: Sequence[Run], config: CheckConfig
+    subjects: Sequence[Subject], plans: Sequence[Plan], config: CheckConfig
 ) -> tuple[list[CompletedRun], Decision]:
     """Both models answer the same random samples, block after block, until the claim about their difference is decided. Both
     are loaded at the same time."""
     claim = config.decide
     assert claim is not None
-    orders = [_order(run) for run in runs]
+    orders = [_order(plan) for plan in plans]
     _refuse_different(orders)
     total = orders[0].total
     test = GroupTest(claim, total, limits=(-1.0, 1.0))
     blocks = [order.take(FIRST_BLOCK) for order in orders]
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(run.opened(quiet=config.quiet)) for run in runs]
-        while blocks[0] and _answer_block(opened, blocks, test):
+        runs = [stack.enter_context(plan.open(quiet=config.quiet)) for plan in plans]
+        while blocks[0] and _answer_block(runs, blocks, test):
             blocks = [order.take(0 if test.over else next_block(order.used)) for order in orders]
-        outcomes = [one.finish() for one in opened]
-    completed = [CompletedRun(*parts) for parts in zip(subjects, runs, outcomes, strict=True)]
+        outcomes = [run.finish() for run in runs]
+    completed = [
+        CompletedRun(subject, run.plan, outcome, run.tasks)
+        for subject, run, outcome in zip(subjects, runs, outcomes, strict=True)
+    ]
     return completed, test.decision(", ".join(config.tasks))
 
 
-def _answer_block(opened: Sequence[OpenRun], blocks: Sequence[Sequence[SampleState]], test: GroupTest) -> bool:
+def _answer_block(runs: Sequence[Run], blocks: Sequence[Sequence[SampleState]], test: GroupTest) -> bool:
     """False where a run stopped before the end of the block: what happened to finish is not tested."""
-    for one, block in zip(opened, blocks, strict=True):
-        one.answer(block)
+    for run, block in zip(runs, blocks, strict=True):
+        run.answer(block)
     if any(state.open_requests() for block in blocks for state in block):
         return False
-    sides = [one.run.scores.score_states(block) for one, block in zip(opened, blocks, strict=True)]
+    sides = [run.scores.score_states(block) for run, block in zip(runs, blocks, strict=True)]
     pairs = zip(*([_first_metric(scored) for scored in side] for side in sides), strict=True)
     test.add([(a[0] - b[1], a[1] - b[0]) for a, b in pairs])
     return True
@@ -71,10 +74,10 @@ def _first_metric(scored: ScoredSample) -> Range:
     return value_range(scored, name) if name else UNIT
 
 
-def _order(run: Run) -> GroupOrder:
+def _order(plan: Plan) -> GroupOrder:
     """All samples of all tasks together: the drop is over all pairs."""
-    group = SampleGroup("all", tuple(plan.requested for plan in run.plans))
-    return make_orders([group], run.plans, run.settings.seed or 0, stratified=False)[0]
+    group = SampleGroup("all", tuple(task.requested for task in plan.tasks))
+    return make_orders([group], plan.tasks, plan.settings.seed or 0, stratified=False)[0]
 
 
 def _refuse_different(orders: Sequence[GroupOrder]) -> None:

@@ -63,7 +63,7 @@ def forced_texts(baseline: CompletedRun, most_tokens: int, *, dialogs: bool) -> 
     Without `dialogs`, since one of the engines cannot score chat messages, a dialog is joined to plain text.
     """
     texts = []
-    for plan in baseline.run.plans:
+    for plan in baseline.tasks:
         if plan.task.kind in (GENERATE, LOGLIKELIHOOD):
             for state in plan.states:
                 context, text = state.requests[0].context, _continuation(state, most_tokens)
@@ -121,7 +121,7 @@ def read_gaps(baseline: CompletedRun, candidate: CompletedRun) -> ForcedGaps:
         elif [token.name for token in a.tokens] != [token.name for token in b.tokens]:
             gaps.different_tokens += 1
         else:
-            gaps.texts[name] = _gaps(_Side(a, baseline.run.folder), _Side(b, candidate.run.folder))
+            gaps.texts[name] = _gaps(_Side(a, baseline.plan.folder), _Side(b, candidate.plan.folder))
     return gaps
 
 

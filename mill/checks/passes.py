@@ -8,7 +8,7 @@ from typing import Any
 
 from mill.checks.answers import Answer
 from mill.checks.subjects import CheckConfig, Subject, execute
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Plan
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ def make_passes(
         warnings.append("resumes an interrupted check: some passes were made earlier")
     passes = []
     for number, condition in enumerate(conditions, 1):
-        run = _plan(subject, config, condition, fresh=not resumed)
+        plan = _plan(subject, config, condition, fresh=not resumed)
         subject.model.set_concurrency(condition.concurrency)
-        completed = execute(subject, run, config, keep_model=keep_model or number < len(conditions))
-        sessions = run.folder.manifest()["sessions"]
-        passes.append(Pass(condition.name, condition.concurrency, completed.answers, str(run.folder.path), sessions))
+        completed = execute(subject, plan, config, keep_model=keep_model or number < len(conditions))
+        sessions = plan.folder.manifest()["sessions"]
+        passes.append(Pass(condition.name, condition.concurrency, completed.answers, str(plan.folder.path), sessions))
     return passes, warnings + subject.model.warnings()
 
 
@@ -63,16 +63,16 @@ def _supported(subject: Subject, conditions: Sequence[Condition]) -> tuple[list[
     return [Condition(condition.name, None) for condition in conditions], [warning]
 
 
-def _plan(subject: Subject, config: CheckConfig, condition: Condition, *, fresh: bool = False) -> Run:
+def _plan(subject: Subject, config: CheckConfig, condition: Condition, *, fresh: bool = False) -> Plan:
     return subject.plan_check_run(config, f"{condition.name} x{condition.concurrency or 'auto'}", fresh=fresh)
 
 
-def _unfinished(runs: Sequence[Run]) -> bool:
+def _unfinished(plans: Sequence[Plan]) -> bool:
     """Whether a check started and did not finish: some responses of these runs are recorded, but not all."""
     recorded = [
-        sum(run.record.lookup(clone.key) is not None for clone in request.clones())
-        for run in runs
-        for state in run.states
+        sum(plan.record.lookup(clone.key) is not None for clone in request.clones())
+        for plan in plans
+        for state in plan.states
         for request in state.open_requests()
     ]
     return any(recorded) and not all(recorded)

@@ -16,15 +16,13 @@ from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of
 from mill.checks.result import FOLDER
 from mill.checks.warnings import truncation_warnings
-from mill.models.spec.open import open_model, resolve_spec, split_chat_template
 from mill.models.spec.parse import Spec
 from mill.runs.claims import Claim
-from mill.runs.evaluate import Run
-from mill.runs.folder import check_writable
+from mill.runs.evaluate import Plan
 from mill.runs.outcome import Outcome
-from mill.runs.plan import refuse_early
-from mill.runs.prepare import plan_run
+from mill.runs.plan import RunConfig, open_for_run, plan_run
 from mill.runs.sampling import SampleChoice
+from mill.runs.task_plan import TaskPlan
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 
@@ -65,6 +63,19 @@ class CheckConfig:
     def tasks(self) -> list[str]:
         return [task.name for task in self.selection.tasks]
 
+    @property
+    def options(self) -> RunConfig:
+        """Those of a run as the check needs it, which takes the samples of a claim itself."""
+        samples = self.samples or SampleChoice(limit=self.limit)
+        return RunConfig(
+            output_dir=self.output_dir,
+            settings=self.settings,
+            samples=samples,
+            fresh=self.fresh,
+            wait=self.wait,
+            steered=samples.staged,
+        )
+
 
 def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
     """Turn the chat template on or off for all models alike. By default it is applied to prompt suites if every model has
@@ -94,54 +105,42 @@ class Subject:
         """Whether this model applies its chat template, also where the others do not."""
         return bool(self.chat) or self.model.use_chat_template
 
-    def plan(self, config: CheckConfig) -> Run:
+    def plan(self, config: CheckConfig) -> Plan:
         """A run as `mill eval` makes it; raises here if the model cannot serve the tasks."""
-        return self._plan(config, config.selection, config.output_dir, "", limit=config.limit, samples=config.samples)
+        return plan_run(self.spec, self.model, config.selection, self._options(config))
 
-    def plan_check_run(self, config: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False) -> Run:
-        """A run that only a check reads, stored by its condition; `tasks` replace those of the config."""
-        selection = Selection(tuple(tasks), ()) if tasks else config.selection
-        limit = None if tasks else config.limit
-        config = replace(config, fresh=config.fresh or fresh)
-        samples = None if tasks else config.samples
-        folder = config.output_dir / FOLDER / CHECK_RUNS
-        return self._plan(config, selection, folder, condition, limit=limit, samples=samples)
-
-    def _plan(
-        self,
-        config: CheckConfig,
-        selection: Selection,
-        output_dir: Path,
-        condition: str,
-        *,
-        limit: int | float | None,
-        samples: SampleChoice | None,
-    ) -> Run:
-        return plan_run(
-            self.spec,
-            self.model,
-            selection,
-            replace(config.settings, apply_chat_template=config.settings.apply_chat_template or bool(self.chat)),
-            output_dir=output_dir,
-            limit=limit,
-            samples=samples,
-            in_stages=False,
-            fresh=config.fresh,
+    def plan_check_run(
+        self, config: CheckConfig, condition: str, tasks: Sequence[Task] = (), *, fresh: bool = False
+    ) -> Plan:
+        """A run that only a check reads, stored by its condition; all samples of `tasks` replace those of the config."""
+        options = replace(
+            self._options(config),
+            output_dir=config.output_dir / FOLDER / CHECK_RUNS,
             condition=condition,
+            fresh=config.fresh or fresh,
         )
+        if not tasks:
+            return plan_run(self.spec, self.model, config.selection, options)
+        options = replace(options, samples=SampleChoice())
+        return plan_run(self.spec, self.model, Selection(tuple(tasks), ()), options)
+
+    def _options(self, config: CheckConfig) -> RunConfig:
+        chat = config.settings.apply_chat_template or bool(self.chat)
+        return replace(config.options, settings=replace(config.settings, apply_chat_template=chat))
 
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run that was executed, with its answers."""
+    """A run that was executed, with its answers. `tasks` have the samples that ran."""
 
     subject: Subject
-    run: Run
+    plan: Plan
     outcome: Outcome
+    tasks: Sequence[TaskPlan]
 
     @cached_property
     def answers(self) -> list[Answer]:
-        return [answer for plan in self.run.plans for answer in answers_of(plan.task, self.outcome.scored[plan.task.name])]
+        return [answer for plan in self.tasks for answer in answers_of(plan.task, self.outcome.scored[plan.task.name])]
 
     def warnings(self) -> list[str]:
         """The model's warnings, truncated prompts, and answers of an earlier run."""
@@ -159,14 +158,8 @@ class CompletedRun:
 
 
 def open_subject(label: str, spec: Spec, config: CheckConfig) -> Subject:
-    check_writable(config.output_dir)
-    resolved = resolve_spec(spec)
-    refuse_early(config.selection, resolved.backend)
     option = "--chat (--no_chat switches it off)" if config.chat else "--no_chat"
-    resolved, chat = split_chat_template(resolved, config.chat, option)
-    model = open_model(resolved)
-    model.ready(config.wait)
-    return Subject(label, resolved, model, chat)
+    return Subject(label, *open_for_run(spec, config.selection, replace(config.options, chat=config.chat), option))
 
 
 def open_subjects(specs: Sequence[tuple[str, Spec]], config: CheckConfig) -> list[Subject]:
@@ -174,8 +167,8 @@ def open_subjects(specs: Sequence[tuple[str, Spec]], config: CheckConfig) -> lis
     return [open_subject(label, spec, config) for label, spec in specs]
 
 
-def execute(subject: Subject, run: Run, config: CheckConfig, *, keep_model: bool = False) -> CompletedRun:
-    return CompletedRun(subject, run, run.execute(quiet=config.quiet, keep_model=keep_model))
+def execute(subject: Subject, plan: Plan, config: CheckConfig, *, keep_model: bool = False) -> CompletedRun:
+    return CompletedRun(subject, plan, plan.execute(quiet=config.quiet, keep_model=keep_model), plan.tasks)
 
 
 def label_of(spec: Spec) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -21,17 +20,15 @@ from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
 from mill.export.live import check_trackers, logged_to
-from mill.metrics.repeats import read_repeat_metrics
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.amounts import make_price
 from mill.options.eval_options import EvalOptions, merge
 from mill.options.run_file import read_run_file
 from mill.options.switches import one_call
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Plan
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare, set_budget
+from mill.runs.plan import plan
 from mill.tasks.from_files import expand_task_files
 from mill.tasks.load import load_builtin, load_files, select
 
@@ -97,42 +94,22 @@ def evaluate(options: EvalOptions) -> int:
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
     check_trackers(options.log_to)
-    settings, choice = options.settings, options.choice
-    repeat_metrics = read_repeat_metrics(options.repeat_metrics, options.repeats, judged=bool(options.judge))
+    how = options.run
     load_builtin()
     load_files(tuple(options.task_paths))
     task_names = expand_task_files(options.tasks)
-    runs = [
-        prepare(
-            _spec(model, options.base_url or ""),
-            select(task_names),
-            settings,
-            output_dir=Path(options.output_dir),
-            samples=options.samples,
-            fresh=options.fresh,
-            batch_size=options.fixed_batch_size,
-            wait=options.wait,
-            exact=options.exact,
-            choice=choice,
-            judge=make_spec(options.judge) if options.judge else None,
-            chat=options.apply_chat_template,
-            starts=len(options.models) == 1 and not options.dry_run,
-        )
-        for model in options.models
-    ]
-    for run in runs:
-        run.repeat_metrics = repeat_metrics
-        set_budget(run, options.limits, make_price(options.price), make_price(options.judge_price))
-    for run in runs if rank() == 0 else ():
-        for plan in run.plans:
-            for warning in plan.without_effect():
-                warn(f"{plan.task.name}: {warning}")
+    starts = len(options.models) == 1 and not options.dry_run
+    plans = [plan(_spec(model, options.base_url or ""), select(task_names), how, starts=starts) for model in options.models]
+    for one in plans if rank() == 0 else ():
+        for task in one.tasks:
+            for warning in task.without_effect():
+                warn(f"{task.task.name}: {warning}")
     if options.dry_run:
-        for run in runs if rank() == 0 else ():
-            print_plan(run)
+        for one in plans if rank() == 0 else ():
+            print_plan(one)
         return 0
     try:
-        codes = {_execute(run, options, number, alone=len(runs) == 1) for number, run in enumerate(runs)}
+        codes = {_execute(one, options, number, alone=len(plans) == 1) for number, one in enumerate(plans)}
     except KeyboardInterrupt:
         raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
     return next((code for code in (FAILED, STOPPED, UNDECIDED) if code in codes), 0)
@@ -147,40 +124,36 @@ def _spec(model: str, base_url: str) -> Spec:
         raise
 
 
-def _execute(run: Run, options: EvalOptions, number: int, *, alone: bool) -> int:
+def _execute(one: Plan, options: EvalOptions, number: int, *, alone: bool) -> int:
     """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
-        with logged_to(run, options.log_to):
-            outcome = _outcome(run, options, number)
+        with logged_to(one.folder, options.log_to) as on_start:
+            if world_size() > 1:
+                outcome = one.execute_together(Ranks(number), quiet=options.quiet, on_start=on_start)
+            else:
+                outcome = one.execute(quiet=options.quiet, on_start=on_start)
     except Exception as error:
         expected = isinstance(error, MillError)
         if world_size() > 1 or (alone and not expected):  # the other ranks have ended too
             raise
         unexpected = f"unexpected {describe(error)} (run this model alone with --debug for the traceback)"
-        echo(redact_text(f"mill: {run.model.model_name}: {error if expected else unexpected}"), err=True)
+        echo(redact_text(f"mill: {one.model.model_name}: {error if expected else unexpected}"), err=True)
         take_seconds()  # which are not those of the next model
         return FAILED
     if outcome is None:
         return 0
     print_outcome(outcome)
-    decided = options.decide is None or _write_decisions(run, outcome, Path(options.output_dir))
+    decided = options.decide is None or _write_decisions(one, outcome)
     if outcome.stopped or not outcome.complete:
         return STOPPED if outcome.stopped else FAILED
     return 0 if decided else UNDECIDED
 
 
-def _write_decisions(run: Run, outcome: Outcome, output_dir: Path) -> bool:
+def _write_decisions(one: Plan, outcome: Outcome) -> bool:
     """Write a check for each decision; False where a claim is undecided."""
     from mill.checks.decide import decision_checks
 
-    checks = decision_checks(outcome, run.model.model_name, run.spec.backend)
+    checks = decision_checks(outcome, one.model.model_name, one.spec.backend)
     for check in checks:
-        echo(f"written: {check.save(output_dir)}")
+        echo(f"written: {check.save(one.folder.root)}")
     return all(one.decision and one.decision.outcome != "undecided" for check in checks for one in check.variants)
-
-
-def _outcome(run: Run, options: EvalOptions, number: int) -> Outcome | None:
-    """None on all ranks but the first."""
-    if world_size() > 1:
-        return run.execute_together(Ranks(number), quiet=options.quiet)
-    return run.execute(quiet=options.quiet, samples_needed=False)

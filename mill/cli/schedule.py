@@ -19,15 +19,14 @@ from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
 from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath
-from mill.models.spec.open import open_model, resolve_spec, split_chat_template
+from mill.models.spec.open import resolve_spec
 from mill.models.spec.parse import make_spec
 from mill.options.eval_options import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.folder import RunFolder, check_writable
-from mill.runs.plan import refuse_early
-from mill.runs.prepare import plan_run
+from mill.runs.folder import RunFolder
+from mill.runs.plan import open_for_run, plan_run
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.cluster import Cluster, read_cluster
 from mill.schedule.jobs import active_jobs, run_locally, submit
@@ -130,24 +129,18 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     paths = tuple(str(Path(path).resolve()) for path in options.task_paths)
     load_builtin()
     load_files(paths)
-    check_writable(folder)
     cells = []
     for text in models:
         spec = resolve_spec(make_spec(text))
         secret = next((name for name, value in spec.arguments.items() if _holds_secret(name, value)), None)
         if secret:
             raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
-        for task in tasks:
-            refuse_early(select(expand_task_files([task])), spec.backend)
-        spec, chat = split_chat_template(spec, options.apply_chat_template, "--apply_chat_template")
-        model = open_model(spec)
-        model.ready()
+        how = replace(options.run, output_dir=folder)
+        spec, model, chat = open_for_run(spec, select(expand_task_files(tasks)), how, "--apply_chat_template")
         for task in tasks:
             for number in shots:
-                settings = replace(options.settings, n_shots=number, apply_chat_template=bool(chat))
-                run = plan_run(
-                    spec, model, select(expand_task_files([task])), settings, output_dir=folder, limit=options.limit
-                )
+                settings = replace(how.settings, n_shots=number, apply_chat_template=bool(chat))
+                run = plan_run(spec, model, select(expand_task_files([task])), replace(how, settings=settings))
                 argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_eval_options(number, given, paths)]
                 cells.append(cell_of(run, text, task, number, argv, folder))
     return list({cell.key: cell for cell in cells}.values())  # each cell once

@@ -27,7 +27,7 @@ from mill.api.storage import json_text
 from mill.api.warnings import logger, warn
 from mill.execute.executor import Executor, Tally
 from mill.export.target import Target, parse_trackers
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import OnStart
 from mill.runs.folder import RunFolder
 
 INTERVAL_S = 5.0  # between two measurements
@@ -36,15 +36,14 @@ _WORKER = "mill.export.live_worker"
 
 
 @contextlib.contextmanager
-def logged_to(run: Run, targets: Sequence[str]) -> Iterator[None]:
-    """Log the run that is executed inside; only rank 0 does."""
+def logged_to(folder: RunFolder, targets: Sequence[str]) -> Iterator[OnStart | None]:
+    """Log the run that is executed inside, which calls what it gets when it starts; only rank 0 does."""
     if not targets or rank() != 0:
-        yield
+        yield None
         return
-    live = LiveLog(parse_trackers(targets), run.folder)
-    run.on_start = live.start
+    live = LiveLog(parse_trackers(targets), folder)
     try:
-        yield
+        yield live.start
     finally:
         live.finish()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -11,14 +12,14 @@ from mill.api.budget import BudgetLimits
 from mill.api.errors import SpecError
 from mill.api.request import option_name
 from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
-from mill.options.amounts import check_price, read_dollars, read_seconds, read_tokens
+from mill.options.amounts import check_price, make_price, read_dollars, read_seconds, read_tokens
 from mill.options.definitions import AUTO, MAX_REPEATS, Count, RunOptions, Text
 from mill.options.option import hints
 from mill.options.text import parse_pairs, read_list
 from mill.runs.claims import read_claim
 
 if TYPE_CHECKING:
-    from mill.execute.choose import ExecutorChoice
+    from mill.runs.plan import RunConfig
     from mill.runs.sampling import SampleChoice
 
 
@@ -249,14 +250,30 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         )
 
     @property
-    def choice(self) -> ExecutorChoice:
+    def run(self) -> RunConfig:
+        """What a run is made of beside its model and tasks."""
         from mill.execute.choose import ExecutorChoice
+        from mill.metrics.repeats import read_repeat_metrics
+        from mill.models.spec.parse import Spec, make_spec
+        from mill.runs.plan import RunConfig
 
-        return ExecutorChoice(self.executor, self.workers, self.address, self.gpus_per_worker)
-
-    @property
-    def fixed_batch_size(self) -> int | None:
-        return None if self.batch_size == AUTO else int(self.batch_size)
+        repeat_metrics = read_repeat_metrics(self.repeat_metrics, self.repeats, judged=self.judge is not None)
+        return RunConfig(
+            output_dir=Path(self.output_dir),
+            settings=self.settings,
+            samples=self.samples,
+            fresh=self.fresh,
+            batch_size=None if self.batch_size == AUTO else int(self.batch_size),
+            wait=self.wait,
+            exact=self.exact,
+            chat=self.apply_chat_template,
+            executor=ExecutorChoice(self.executor, self.workers, self.address, self.gpus_per_worker),
+            judge=self.judge if self.judge is None or isinstance(self.judge, Spec) else make_spec(self.judge),
+            repeat_metrics=repeat_metrics,
+            limits=self.limits,
+            price=make_price(self.price),
+            judge_price=make_price(self.judge_price),
+        )
 
 
 def merge(*sources: Mapping[str, Any]) -> dict[str, Any]:

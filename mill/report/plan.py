@@ -9,27 +9,29 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.report.scores import by_task
 from mill.report.tables import print_table
 from mill.runs.estimate import RunEstimate, estimate, reach
-from mill.runs.evaluate import Run
-from mill.runs.plan import TaskPlan
+from mill.runs.evaluate import Plan
+from mill.runs.task_plan import TaskPlan
 
 _COLUMNS = ("task", "runs as", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
 
 
-def print_plan(run: Run) -> None:
+def print_plan(plan: Plan) -> None:
     """For each task: all requests, the distinct ones, those already recorded, and the tokens of the rest."""
+    stages = plan.stages()
+    tasks = plan.tasks if stages is None else plan.tasks_with(stages.take(stages.start()))
     rows = []
     totals, unknown, samples = [0, 0, 0, 0], 0, 0
     truncated: dict[str, list[str]] = {}
     left: dict[str, Request] = {}
-    everything = [[clone for request in plan.requests() for clone in request.clones()] for plan in run.plans]
+    everything = [[clone for request in task.requests() for clone in request.clones()] for task in tasks]
     all_distinct = [list({request.key: request for request in requests}.values()) for requests in everything]
-    waiting = [{one.key: one for one in distinct if run.record.peek(one) is None} for distinct in all_distinct]
+    waiting = [{one.key: one for one in distinct if plan.record.peek(one) is None} for distinct in all_distinct]
     # All at once: what tasks share is tokenized once. Without waiting requests no tokenizer is loaded.
     counted = (
-        run.model.count_each([list(todo.values()) for todo in waiting]) if any(waiting) else [InputTokens(0)] * len(waiting)
+        plan.model.count_each([list(todo.values()) for todo in waiting]) if any(waiting) else [InputTokens(0)] * len(waiting)
     )
-    for plan, requests, distinct, todo, tokens in zip(run.plans, everything, all_distinct, waiting, counted, strict=True):
-        samples += _unanswered(plan, todo)
+    for task, requests, distinct, todo, tokens in zip(tasks, everything, all_distinct, waiting, counted, strict=True):
+        samples += _unanswered(task, todo)
         left |= todo
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens.count if tokens is not None else 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
@@ -37,25 +39,25 @@ def print_plan(run: Run) -> None:
         cells = [*map(str, counts[:3]), "unknown" if tokens is None else f"{tokens.count:,}"]
         if tokens is not None and tokens.truncated:
             cut = f"{tokens.truncated} of {len(todo)} prompts will be truncated on the left to fit the context"
-            truncated[plan.requested] = [cut]
-        rounds = " (first round)" if plan.task.multi_round else ""
-        shown = f"{len(plan.states)}/{plan.total}"
-        rows.append([plan.requested, plan.task.name + rounds, str(plan.n_shots), shown, *cells])
+            truncated[task.requested] = [cut]
+        rounds = " (first round)" if task.task.multi_round else ""
+        shown = f"{len(task.states)}/{task.total}"
+        rows.append([task.requested, task.task.name + rounds, str(task.n_shots), shown, *cells])
     if len(rows) > 1:
         least = "" if not unknown else "unknown" if unknown == len(rows) else "at least "
         rows.append(["total", "", "", "", *map(str, totals[:3]), least if least == "unknown" else f"{least}{totals[3]:,}"])
-    print_table(f"{run.model.model_name}: would write to {run.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
-    expected = estimate(run, list(left.values()), None if unknown else totals[3], samples)
-    for line in [_estimate_line(run, expected), *_budget_lines(run, expected)]:
+    print_table(f"{plan.model.model_name}: would write to {plan.folder.path}", _COLUMNS, rows, numbers=_COLUMNS[2:])
+    expected = estimate(plan, list(left.values()), None if unknown else totals[3], samples)
+    for line in [_estimate_line(plan, expected), *_budget_lines(plan, expected)]:
         echo(line)
-    if run.stages is not None:
-        for order in run.stages.orders:
+    if stages is not None:
+        for order in stages.orders:
             echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
-    for line in [*by_task({plan.requested: _not_logged(plan) for plan in run.plans}), *by_task(truncated)]:
+    for line in [*by_task({task.requested: _not_logged(task) for task in tasks}), *by_task(truncated)]:
         echo(line)
     # Named as in `planned_paths`.
-    stages = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}
-    paths = [f"{stage} {path}" for stage, path in run.model.planned_paths().items() if stage in stages]
+    needed = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}
+    paths = [f"{stage} {path}" for stage, path in plan.model.planned_paths().items() if stage in needed]
     if paths:
         echo(f"batching: {', '.join(paths)}")
 
@@ -71,34 +73,34 @@ def _unanswered(plan: TaskPlan, todo: dict[str, Request]) -> int:
     return sum(any(key in todo for key in one) for one in keys)
 
 
-def _estimate_line(run: Run, expected: RunEstimate) -> str:
+def _estimate_line(plan: Plan, expected: RunEstimate) -> str:
     """One line about what the requests that are left will take."""
     usage, rates = expected.usage, expected.rates
     if not expected.samples:
-        return f"nothing to compute with {run.model.model_name}: all responses are recorded"
+        return f"nothing to compute with {plan.model.model_name}: all responses are recorded"
     most = "at most" if rates is None and usage.output else "about"
     prompt = f"{'' if expected.exact_prompt else 'about '}{usage.prompt:,} input"
     output = f"{most} {usage.output:,} output tokens" if usage.output else "no output tokens"
     cost = "cost unknown: --price gives it" if expected.cost is None else f"{most} {shown_dollars(expected.cost)}"
     seconds = "time unknown" if expected.seconds is None else f"about {shown_seconds(max(1, round(expected.seconds)))}"
     source = f" (rates of {rates.requests:,} requests in {rates.run})" if rates is not None else ""
-    first = ", of dialogs the first round alone" if any(plan.task.multi_round for plan in run.plans) else ""
-    first += ", of the first part of the samples" if run.stages is not None else ""
-    judge = ", without the judge" if run.judging is not None else ""
+    first = ", of dialogs the first round alone" if any(one.task.multi_round for one in plan.tasks) else ""
+    first += ", of the first part of the samples" if plan.samples.staged else ""
+    judge = ", without the judge" if plan.judging is not None else ""
     first += ", without the tokens of images, video and audio" if expected.without_media else ""
-    return f"estimate for {run.model.model_name}: {prompt} and {output}, {cost}, {seconds}{source}{first}{judge}"
+    return f"estimate for {plan.model.model_name}: {prompt} and {output}, {cost}, {seconds}{source}{first}{judge}"
 
 
-def _budget_lines(run: Run, expected: RunEstimate) -> list[str]:
+def _budget_lines(plan: Plan, expected: RunEstimate) -> list[str]:
     """How far the budget reaches."""
-    limits = run.limits
+    limits = plan.limits
     if not limits:
         return []
     amounts = [f"{shown_tokens(limits.tokens)} tokens"] if limits.tokens is not None else []
     amounts += [shown_dollars(limits.cost)] if limits.cost is not None else []
     amounts += [shown_seconds(limits.seconds)] if limits.seconds is not None else []
-    share = reach(run, expected)
-    enough = "would be enough" if run.stages is None else "would be enough for the first part"
+    share = reach(plan, expected)
+    enough = "would be enough for the first part" if plan.samples.staged else "would be enough"
     far = enough if share >= 1 else f"would reach about {int(share * expected.samples):,}"
     which = "" if share >= 1 else f" of the {expected.samples:,} samples that are left"
     unknown = "" if limits.seconds is None or expected.seconds is not None else "; its time is not known"

@@ -13,7 +13,7 @@ from mill.api.task import TaskType
 from mill.api.validate import convert
 from mill.execute.budget import MODEL
 from mill.execute.prompt_lengths import TOKENS_PER_CHARACTER
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.ledger import spent_so_far
 from mill.runs.schema import Manifest, SessionEntry
@@ -50,9 +50,9 @@ class RunEstimate:
     """Those with a request that has no response yet."""
 
 
-def estimate(run: Run, todo: Sequence[Request], counted: int | None, samples: int) -> RunEstimate:
+def estimate(plan: Plan, todo: Sequence[Request], counted: int | None, samples: int) -> RunEstimate:
     """`todo` are the requests without a response, and `counted` their tokens, where the tokenizer counted them."""
-    rates, price = earlier_rates(run, todo), run.prices.get(MODEL)
+    rates, price = earlier_rates(plan, todo), plan.prices.get(MODEL)
     prompt, output = counted, sum(map(most_output, todo))
     if prompt is None and rates is not None and rates.prompt_tokens:
         prompt = round(rates.prompt_tokens * len(todo))
@@ -76,14 +76,14 @@ def estimate(run: Run, todo: Sequence[Request], counted: int | None, samples: in
     )
 
 
-def reach(run: Run, expected: RunEstimate) -> float:
+def reach(plan: Plan, expected: RunEstimate) -> float:
     """The share of what is left of a run that its budget has room for, after what was spent already; 1 where all fits."""
-    limits, (spent, seconds) = run.limits, spent_so_far(run.folder)
+    limits, (spent, seconds) = plan.limits, spent_so_far(plan.folder)
     needed: list[tuple[float, float]] = []
     if limits.tokens is not None:
         needed.append((limits.tokens - sum(usage.total for usage in spent.values()), expected.usage.total))
     if limits.cost is not None and expected.cost is not None:
-        prices = ((run.prices.get(account), usage) for account, usage in spent.items())
+        prices = ((plan.prices.get(account), usage) for account, usage in spent.items())
         cost = sum(price.cost(usage) for price, usage in prices if price is not None)
         needed.append((limits.cost - cost, expected.cost))
     if limits.seconds is not None and expected.seconds is not None:
@@ -91,20 +91,20 @@ def reach(run: Run, expected: RunEstimate) -> float:
     return min((max(0.0, min(1.0, left / wanted)) for left, wanted in needed if wanted > 0), default=1.0)
 
 
-def earlier_rates(run: Run, todo: Sequence[Request]) -> EarlierRates | None:
+def earlier_rates(plan: Plan, todo: Sequence[Request]) -> EarlierRates | None:
     """Those of the same run, else of the run of this model with the most tasks in common; None where there is none. A run
     that only scored says nothing about texts, nor one that only generated about scores: a text takes longer."""
-    types = {plan.task.task_type.value for plan in run.plans}
-    names = {plan.task.name for plan in run.plans}
+    types = {one.task.task_type.value for one in plan.tasks}
+    names = {one.task.name for one in plan.tasks}
     generates = {most_output(request) > 0 for request in todo}
     found = []
-    for path in (run.folder.path, *run.folder.other_runs):
+    for path in (plan.folder.path, *plan.folder.other_runs):
         manifest = _manifest(path)
         if manifest is None or not types & {task.task_type for task in manifest.tasks.values()}:
             continue
         rates = _rates(path, manifest, generates)
         if rates is not None:
-            found.append((path == run.folder.path, len(names & set(manifest.tasks)), rates.requests, rates))
+            found.append((path == plan.folder.path, len(names & set(manifest.tasks)), rates.requests, rates))
     return max(found, key=lambda one: one[:3])[3] if found else None
 
 

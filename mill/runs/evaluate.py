@@ -1,11 +1,19 @@
-"""One run, planned already (prepare.py): execute, record, score. `mill eval` does this once for each model."""
+"""A plan and the run that it opens: answer samples, record, score.
+
+    plan = plan_run(...)                 # plan.py: everything is decided and refused there
+    with plan.open() as run:             # lock, record, session: the only place that writes the manifest
+        run.answer(plan.states)          # asks what is not recorded, records what comes
+        outcome = run.finish()           # judge, score, write
+
+`Plan.execute` is this. Several ranks execute one plan together: each opens it, and rank 0 holds the lock for all and scores.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -29,256 +37,300 @@ from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.benchmark_means import summarize_benchmarks
+from mill.runs.decisions import DecisionStages
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.judging import (
-    JudgeRunner,
-    judge_failures,
-)
+from mill.runs.judging import JudgeRunner, judge_failures
 from mill.runs.ledger import LedgerFile
 from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import RankShare, check_same_plan
 from mill.runs.outcome import Outcome
-from mill.runs.plan import TaskPlan
 from mill.runs.planned_samples import PlannedSamples
 from mill.runs.record import Record
 from mill.runs.rendered_prompts import RenderedPrompts
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, prompt_requests, write_samples
-from mill.runs.sampling import SampleGroup
-from mill.runs.schema import BenchmarkResult, TaskResult
-from mill.runs.scored_from import ScoreInputs
-from mill.runs.stages import Stages
+from mill.runs.samples import SampleRecord, from_state, prompt_requests, write_samples
+from mill.runs.sampling import SampleChoice, SampleGroup
+from mill.runs.stages import PrecisionStages, Stages, make_orders
+from mill.runs.task_plan import TaskPlan
 from mill.sandbox import sandbox_label
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
+OnStart = Callable[[Executor], None]
 
 
-@dataclass
-class OpenRun:
-    """A run in its session: answers samples, then scores all of them."""
-
-    run: Run
-    executor: Executor
-    session: manifest.Session
-    ending: contextlib.ExitStack
-    quiet: bool
-    answered: list[SampleState] = field(default_factory=list)
-
-    def answer(self, states: Sequence[SampleState]) -> None:
-        superseded = self.executor.superseded
-        run_samples(self.executor, states)
-        if self.executor.superseded != superseded and self.answered:
-            for state in self.answered:
-                state.reset()
-            run_samples(self.executor, self.answered)
-        self.answered += states
-
-    def finish(self) -> Outcome:
-        self.run._prompts.finish(self.run.states)
-        self.ending.close()
-        return self.run._score(self.executor, self.session, quiet=self.quiet)
-
-    def scored_before(self) -> Outcome | None:
-        """The outcome with the scores that the folder has, where nothing changed that they were computed from."""
-        run, tally = self.run, self.executor.tally
-        results = None if run.limits or run.judging else run._score_inputs.unchanged()
-        if results is None:
-            return None
-        keys = [clone.key for state in run.states for request in state.requests for clone in request.clones()]
-        tally.requested, tally.known = len(keys), len(set(keys))
-        self.ending.close()
-        with phase(WRITING):
-            write_results(run.folder, results, run.benchmarks)  # which someone may have edited or removed
-        return run._outcome(self.executor, self.session, results, summarize_benchmarks(results, run.benchmarks))
-
-
-@dataclass
-class Run:
-    """A model and its tasks, planned and ready to run: all checks of the input have passed."""
+@dataclass(frozen=True)
+class Plan:
+    """A model and its tasks, ready to run: all checks of the input have passed, and nothing is set on it any more."""
 
     spec: Spec
     model: MillModel
-    plans: list[TaskPlan]
-    benchmarks: Sequence[Benchmark]
+    tasks: Sequence[TaskPlan]
     settings: RenderSettings
     identity: Mapping[str, Any]
     folder: RunFolder
     record: Record
-    fresh: bool
+    fresh: bool = False
     condition: str = ""
-    choice: ExecutorChoice = field(default_factory=ExecutorChoice)
+    benchmarks: Sequence[Benchmark] = ()
+    groups: Sequence[SampleGroup] = ()
+    samples: SampleChoice = field(default_factory=SampleChoice)
+    steered: bool = False
+    """Whether the caller takes the samples, part after part, instead of `Run.answer_all`."""
+    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
     judging: JudgeRunner | None = None
     repeat_metrics: Sequence[RepeatMetric] | None = None
     """Over the repeats of a sample; None for the default ones."""
     limits: BudgetLimits = field(default_factory=BudgetLimits)
     """The budget of the run, over all processes that ever work on it."""
     prices: Prices = field(default_factory=dict)
-    stages: Stages | None = None
-    """Where the samples are taken one part after another."""
-    groups: Sequence[SampleGroup] = ()
-    seconds_before: dict[str, float] = field(default_factory=dict)
-    """How long each phase before the first request took."""
-    _budget: RunBudget | None = field(default=None, repr=False)
-    on_start: Callable[[Executor], None] | None = None
-    """Called once, when the manifest is written and before the first request."""
-    _planned: PlannedSamples | None = field(default=None, repr=False)
-    _prompts: RenderedPrompts = field(init=False, repr=False)
+    seconds_before: Mapping[str, float] = field(default_factory=dict)
+    """How long each phase of planning took."""
 
-    def __post_init__(self) -> None:
-        self._prompts = RenderedPrompts(self.model)
+    @property
+    def states(self) -> list[SampleState]:
+        """Those of a random sample are in the order of the draw, so that a budget ends with a smaller random sample."""
+        states = [(plan.positions.get(state.sample.id, 0), state) for plan in self.tasks for state in plan.states]
+        return [state for _, state in sorted(states, key=itemgetter(0))]
 
-    def execute(self, *, quiet: bool = False, keep_model: bool = False, samples_needed: bool = True) -> Outcome:
+    def stages(self) -> Stages | None:
+        """What decides which samples are next, where they are taken part after part."""
+        if self.steered or not self.samples.staged:
+            return None
+        orders = make_orders(self.groups, self.tasks, self.settings.seed or 0, stratified=self.samples.decide is None)
+        if self.samples.decide is not None:
+            return DecisionStages(orders, self.samples.decide)
+        assert self.samples.precision is not None
+        return PrecisionStages(orders, self.samples.precision)
+
+    def tasks_with(self, states: Sequence[SampleState]) -> list[TaskPlan]:
+        """The tasks with these samples alone."""
+        chosen = set(map(id, states))
+        return [replace(plan, states=[state for state in plan.states if id(state) in chosen]) for plan in self.tasks]
+
+    def execute(self, *, quiet: bool = False, keep_model: bool = False, on_start: OnStart | None = None) -> Outcome:
         """Run the requests that have no response yet, then score. An interruption loses no response.
 
-        `keep_model` leaves the model loaded for a run that follows. Without `samples_needed` the outcome may lack the scored
-        samples, where the files of an earlier command have the same ones.
+        `keep_model` leaves the model loaded for a run that follows.
         """
-        with self.opened(quiet=quiet, keep_model=keep_model) as opened:
-            if not samples_needed and (outcome := opened.scored_before()) is not None:
-                return outcome
-            opened.answer(self.states)
-            while self.stages is not None and (block := self.stages.take(self._following())):
-                opened.answer(block)
-            return opened.finish()
+        with self.open(quiet=quiet, keep_model=keep_model, on_start=on_start) as run:
+            run.answer_all()
+            return run.finish()
+
+    def execute_together(self, ranks: Ranks, *, quiet: bool = False, on_start: OnStart | None = None) -> Outcome | None:
+        """The same as one of several ranks, of which the first has the outcome."""
+        with self.open(quiet=quiet, ranks=ranks, on_start=on_start) as run:
+            run.answer_all()
+            if ranks.first:
+                return run.finish()
+            run.leave()
+            return None
 
     @contextmanager
-    def opened(self, *, quiet: bool = False, keep_model: bool = False) -> Iterator[OpenRun]:
-        """The run, locked and ready for samples. Its session ends with `OpenRun.finish`, or with an error."""
-        executor = Executor(make_backend(self.choice, self.spec, self.model), self.record, quiet=quiet)
-        self._planned = self._write_plan()
-        if self.model.loads_in_thread and self._planned.fixed:
-            executor.on_first_response = self._start_beside  # until then the interpreter has enough to do
-        else:
-            self._planned.write()
-        self._report_start(executor)
-        with self._lock(), self._spending(executor), contextlib.ExitStack() as ending:
-            session = ending.enter_context(self._session(executor, keep_model=keep_model))
-            self.record.refresh()
-            yield OpenRun(self, executor, session, ending, quiet)
-
-    def answer(self, requests: Sequence[Request]) -> None:
-        """Answer requests that belong to no task, and record the responses. The model stays loaded."""
-        executor = Executor(make_backend(self.choice, self.spec, self.model), self.record)
-        self._write_plan().write()
-        with self._lock(), self._session(executor, keep_model=True):
-            self.record.refresh()
-            executor.run(requests)
-
-    def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
-        """The same as one of several ranks; only rank 0, which holds the lock for all, scores and has an outcome."""
-        executor = self._rank_executor(ranks, quiet=quiet or not ranks.first)
-        with contextlib.ExitStack() as lock:
-            with ranks.joined():
+    def open(
+        self,
+        *,
+        quiet: bool = False,
+        keep_model: bool = False,
+        ranks: Ranks | None = None,
+        on_start: OnStart | None = None,
+    ) -> Iterator[Run]:
+        """The run, locked and ready for samples. Its session ends with `Run.finish`, or with an error. `on_start` is called
+        when the manifest is written, before the first request."""
+        run = Run(self, ranks, quiet=quiet)
+        with contextlib.ExitStack() as lock, contextlib.ExitStack() as ending:
+            if ranks is not None:
+                ending.enter_context(ranks.joined())
                 # Before the folder is made: a rank that planned later would take it for an earlier run's.
                 check_same_plan(ranks, self.states)
-                if ranks.first:
-                    self._write_plan().write()
-                    self._report_start(executor)
-                ledger = lock.enter_context(self._spending(executor, ranks.size))
-                with self._session(executor, written=ranks.first) as session:
-                    if ranks.first:
-                        lock.enter_context(self._lock())
-                    share = RankShare(ranks, executor, self.record, ledger)
-                    share.run(self.states)
-                    while self.stages is not None and (block := self._next_block(ranks, self.stages)):
-                        share.run(block)
-                    share.end()
-                    if ranks.first:
-                        self._prompts.finish(self.states)
-            return self._score(executor, session, quiet=quiet) if ranks.first else None
+            if run.first:
+                run.write_plan([] if self.samples.staged else self.tasks)
+                if on_start is not None:
+                    on_start(run.executor)
+                lock.enter_context(advisory_lock(self.folder, [plan.task.name for plan in self.tasks]))
+            ledger = lock.enter_context(run.spending())
+            run.session = ending.enter_context(run.in_session(keep_model=keep_model))
+            if ranks is not None:
+                run.share = RankShare(ranks, run.executor, self.record, ledger)
+            self.record.refresh()
+            run.ending = ending
+            yield run
 
-    def _report_start(self, executor: Executor) -> None:
-        if self.on_start is not None:
-            self.on_start(executor)
 
-    def _following(self) -> list[int]:
+class Run:
+    """An open plan: answers samples, then scores all of them."""
+
+    session: manifest.Session
+    ending: contextlib.ExitStack
+    share: RankShare | None = None
+
+    def __init__(self, plan: Plan, ranks: Ranks | None = None, *, quiet: bool = False) -> None:
+        self.plan, self.ranks = plan, ranks
+        self.first = ranks is None or ranks.first
+        self.quiet = quiet or not self.first
+        self.executor = self._make_executor()
+        self.answered: list[SampleState] = []
+        self._prompts = RenderedPrompts(plan.model)
+        self._planned: PlannedSamples | None = None
+        self._budget: RunBudget | None = None
+        self._stages = plan.stages()
+
+    def _make_executor(self) -> Executor:
+        plan = self.plan
+        if self.ranks is None:
+            return Executor(make_backend(plan.executor, plan.spec, plan.model), plan.record, quiet=self.quiet)
+        if not plan.model.lock_step:
+            return Executor(LocalBackend(plan.model), plan.record, quiet=self.quiet)
+        padding = {state.first_request.kind: state.first_request.clones()[0] for state in plan.states}
+        return LockStepExecutor(plan.model, plan.record, self.ranks, padding, quiet=self.quiet)
+
+    @property
+    def tasks(self) -> Sequence[TaskPlan]:
+        """The tasks with the samples that are part of the run: all, or those that were taken so far."""
+        return self.plan.tasks_with(self.answered) if self.plan.samples.staged else self.plan.tasks
+
+    def ask(self, requests: Sequence[Request]) -> None:
+        """Answer requests that belong to no task."""
+        self.executor.run(requests)
+
+    def answer(self, states: Sequence[SampleState]) -> None:
+        """Ask what is not recorded, until every dialog is over. Where the answers to earlier samples were superseded, those
+        are asked again."""
+        superseded = self.executor.superseded
+        self.answered += states
+        if self.first and self.plan.samples.staged:
+            self.write_plan(self.tasks)
+        self._answer(states)
+        if any(self._exchange(self.executor.superseded != superseded)):
+            for state in self.answered:
+                state.reset()
+            self._answer(self.answered)
+
+    def _answer(self, states: Sequence[SampleState]) -> None:
+        if self.share is not None:
+            self.share.answer(states)
+        else:
+            run_samples(self.executor, states)
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """The value of every rank."""
+        return self.ranks.exchange(value) if self.ranks is not None else [value]
+
+    def answer_all(self) -> None:
+        """Answer the samples of the plan, part after part where one decides about the next."""
+        if self._stages is None:
+            self.answer(self.plan.states)
+            return
+        counts = self._stages.start()
+        while block := self._stages.take(counts):
+            self.answer(block)
+            counts = self._exchange(self._following(self._stages) if self.first else None)[0]  # which has all responses
+
+    def _following(self, stages: Stages) -> list[int]:
         """How many samples of each group are next; none at the end of a budget."""
-        assert self.stages is not None
         if self._stopped:
-            return [0 for _ in self.stages.orders]
+            return [0 for _ in stages.orders]
         scores = self.scores
-        return self.stages.following(scores.score_states, scores.estimates)
+        return stages.following(scores.score_states, scores.estimates)
 
     @property
     def scores(self) -> RunScores:
         """How the samples are scored, with what is known by now."""
+        plan = self.plan
         return RunScores(
-            self.plans,
-            self.benchmarks,
-            self.settings,
-            self.repeat_metrics,
-            self.judging,
-            self.groups,
-            self.stages,
+            self.tasks,
+            plan.benchmarks,
+            plan.settings,
+            plan.repeat_metrics,
+            plan.judging,
+            plan.groups,
+            self._stages,
             self._stopped,
         )
 
-    def _next_block(self, ranks: Ranks, stages: Stages) -> list[SampleState]:
-        """Rank 0 has the responses and decides; all ranks know the order."""
-        return stages.take(ranks.exchange(self._following() if ranks.first else None)[0])
+    def leave(self) -> None:
+        """End the session."""
+        if self.share is not None:
+            self.share.end()
+        if self.first:
+            self._prompts.finish(self.answered)
+        self.ending.close()
+
+    def finish(self) -> Outcome:
+        """End the session, then judge, score and write the results."""
+        self.leave()
+        return self._score()
+
+    def write_plan(self, tasks: Sequence[TaskPlan]) -> None:
+        """Write the manifest, and the samples of tasks that no earlier session has written: before they are answered, or
+        beside that."""
+        plan = self.plan
+        if not plan.condition:  # the texts that a check scores are other ones each time
+            for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
+                warn(warning)
+        covered = manifest.update_manifest(
+            plan.folder,
+            spec=plan.spec,
+            model_name=plan.model.model_name,
+            identity=plan.identity,
+            settings=plan.settings,
+            plans=tasks,
+            fresh=plan.fresh,
+            condition=plan.condition,
+            judge=plan.judging.label if plan.judging is not None else "",
+            sandbox=sandbox_label([one.task for one in tasks]),
+        )
+        missing = [one for one in tasks if one.task.name not in covered]
+        planned = self._planned = PlannedSamples(plan.folder, plan.model.model_name, missing)
+        if self.ranks is None and plan.model.loads_in_thread and planned.fixed:
+            self.executor.on_first_response = self._start_beside  # until then the interpreter has enough to do
+        else:
+            planned.write()
 
     def _start_beside(self) -> None:
         """In threads, while the model computes: what samples have before they have responses."""
         assert self._planned is not None
         self._planned.start_writing()
-        self._prompts.start(self.states)
-
-    @property
-    def states(self) -> list[SampleState]:
-        """Those of a random sample are in the order of the draw, so that a budget ends with a smaller random sample."""
-        states = [(plan.positions.get(state.sample.id, 0), state) for plan in self.plans for state in plan.states]
-        return [state for _, state in sorted(states, key=itemgetter(0))]
-
-    def _lock(self) -> AbstractContextManager[None]:
-        return advisory_lock(self.folder, [plan.task.name for plan in self.plans])
-
-    def _rank_executor(self, ranks: Ranks, *, quiet: bool) -> Executor:
-        if not self.model.lock_step:
-            return Executor(LocalBackend(self.model), self.record, quiet=quiet)
-        padding = {state.first_request.kind: state.first_request.clones()[0] for state in self.states}
-        return LockStepExecutor(self.model, self.record, ranks, padding, quiet=quiet)
+        self._prompts.start(self.answered)
 
     @contextmanager
-    def _spending(self, executor: Executor, processes: int = 1) -> Iterator[LedgerFile]:
+    def spending(self) -> Iterator[LedgerFile]:
         """While the model and the judge spend from the run's budget."""
-        ledger = LedgerFile(self.folder)
-        self._budget = RunBudget(ledger, self.limits, self.prices, processes=processes)
-        executor.spend_from(Account(self._budget, MODEL, self.model.count_tokens))
+        plan = self.plan
+        ledger = LedgerFile(plan.folder)
+        self._budget = RunBudget(ledger, plan.limits, plan.prices, processes=self.ranks.size if self.ranks else 1)
+        self.executor.spend_from(Account(self._budget, MODEL, plan.model.count_tokens))
         try:
             yield ledger
         finally:
-            executor.backend.set_gate(None)
+            self.executor.backend.set_gate(None)
             ledger.close()
 
     @contextmanager
-    def _session(self, executor: Executor, *, keep_model: bool = False, written: bool = True) -> Iterator[manifest.Session]:
+    def in_session(self, *, keep_model: bool) -> Iterator[manifest.Session]:
         """The time in which this process works on the run; however it ends, the manifest gets an entry of it."""
-        name = executor.account.budget.name if executor.account is not None else ""
+        name = self.executor.account.budget.name if self.executor.account is not None else ""
         session, ended = manifest.Session(name), "failed"
         try:
             yield session
-            ended = "stopped" if executor.stopped else "finished"
+            ended = "stopped" if self.executor.stopped else "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
             raise
         finally:
             with deferred_interrupt(repeat=ended in FINISHED):
-                self._end_session(executor, session, ended, keep_model=keep_model, written=written)
+                self._end_session(session, ended, keep_model=keep_model)
 
-    def _end_session(
-        self, executor: Executor, session: manifest.Session, ended: str, *, keep_model: bool, written: bool
-    ) -> None:
-        backend = executor.backend
+    def _end_session(self, session: manifest.Session, ended: str, *, keep_model: bool) -> None:
+        backend, record = self.executor.backend, self.plan.record
         try:
-            self.record.close()
+            record.close()
         finally:
             if not keep_model or ended not in FINISHED:
                 backend.close()
-        if not written:
+        if not self.first:
             if ended in FINISHED:
-                self.record.refuse_removed()
+                record.refuse_removed()
             return
         # On a full disk this fails too, and then the first failure is the one to report.
         with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
@@ -286,8 +338,8 @@ class Run:
             if self._planned is not None:
                 self._planned.finish()
             session.write(
-                self.folder,
-                tally=executor.tally,
+                self.plan.folder,
+                tally=self.executor.tally,
                 ended=ended,
                 warnings=backend.warnings(),
                 paths=backend.execution_paths(),
@@ -296,99 +348,59 @@ class Run:
             )
 
     def _timing(self) -> dict[str, float]:
-        return add_seconds(self.seconds_before, take_seconds())
+        return add_seconds(dict(self.plan.seconds_before), take_seconds())
 
     def _refuse_removed(self) -> None:
         """A folder that was removed during the run is not made again: it would look like a run without responses."""
-        self.record.refuse_removed()
-        if not (self.folder.path / MANIFEST).exists():
-            raise RunError(f"{self.folder.path} was removed or moved during the run: run the same command again")
+        self.plan.record.refuse_removed()
+        path = self.plan.folder.path
+        if not (path / MANIFEST).exists():
+            raise RunError(f"{path} was removed or moved during the run: run the same command again")
 
-    def _score(self, executor: Executor, session: manifest.Session, *, quiet: bool) -> Outcome:
-        if any(plan.pool for plan in self.plans):
-            self._write_plan().write()  # with the samples of all parts
-        sent = self._prompts.of
-        records = {plan.task.name: [from_state(state, sent(state)) for state in plan.states] for plan in self.plans}
-        breakdown = self._judge(records, quiet=quiet)
+    def _score(self) -> Outcome:
+        plan, tasks, stages, sent = self.plan, self.tasks, self._stages, self._prompts.of
+        records = {one.task.name: [from_state(state, sent(state)) for state in one.states] for one in tasks}
+        breakdown = self._judge(records)
         with phase(SCORING):
             scores = self.scores
-            scored = {plan.task.name: scores.scored(plan.task, records[plan.task.name]) for plan in self.plans}
+            scored = {one.task.name: scores.scored(one.task, records[one.task.name]) for one in tasks}
             results, means = scores.results(scored)
         with phase(WRITING):
-            written = write_results(self.folder, results, self.benchmarks)
-            self.folder.unmark_superseded(written)
+            written = write_results(plan.folder, results, plan.benchmarks)
+            plan.folder.unmark_superseded(written)
             for name in written:
-                write_samples(self.folder, self.model.model_name, name, scored[name])
-            store_unnamed(self.folder, (one for state in self.states for one in prompt_requests(state)[-1].media))
-            if not (self.limits or self.judging):
-                self._score_inputs.write({one.task: one for one in results.values() if one.task in written})
-        return self._outcome(executor, session, results, means, scored, breakdown)
-
-    def _outcome(
-        self,
-        executor: Executor,
-        session: manifest.Session,
-        results: Mapping[str, TaskResult],
-        means: list[BenchmarkResult],
-        scored: dict[str, list[ScoredSample]] | None = None,
-        breakdown: Sequence[str] = (),
-    ) -> Outcome:
-        """The end of a session; `breakdown` are warnings of a judge that broke down."""
-        scored = scored or {}
-        with phase(WRITING):
+                write_samples(plan.folder, plan.model.model_name, name, scored[name])
+            store_unnamed(plan.folder, (one for state in self.answered for one in prompt_requests(state)[-1].media))
             self._refuse_removed()
-            session.write_timing(self.folder, self._timing())
+            self.session.write_timing(plan.folder, self._timing())
         return Outcome(
-            self.model.model_name,
-            self.folder,
+            plan.model.model_name,
+            plan.folder,
             list(results.values()),
             means,
-            executor.tally,
-            session.seconds,
-            [*executor.backend.warnings(), *breakdown],
+            self.executor.tally,
+            self.session.seconds,
+            [*self.executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
-            stopped=stopped_text(self._stopped, list(results.values()), staged=self.stages is not None),
+            stopped=stopped_text(self._stopped, list(results.values()), staged=stages is not None),
             spent=self._budget.spent_text() if self._budget is not None else "",
-            precision=self.stages.reached() if self.stages is not None else {},
+            precision=stages.reached() if stages is not None else {},
         )
 
     @property
     def _stopped(self) -> str:
         return self._budget.stopped if self._budget is not None else ""
 
-    def _judge(self, records: Mapping[str, list[SampleRecord]], *, quiet: bool) -> list[str]:
-        """Have the responses judged. A judge that breaks down is reported; the scores that need no judge stay."""
-        if self.judging is None:
+    def _judge(self, records: Mapping[str, list[SampleRecord]]) -> list[str]:
+        """Have the responses judged; the warnings of a judge that breaks down, whose other scores stay."""
+        plan = self.plan
+        if plan.judging is None:
             return []
         try:
-            judged = [(plan.task, records[plan.task.name]) for plan in self.plans if plan.task.judge]
-            self.judging.judge(judged, quiet=quiet, budget=self._budget)
+            judged = [(one.task, records[one.task.name]) for one in self.tasks if one.task.judge]
+            plan.judging.judge(judged, quiet=self.quiet, budget=self._budget)
         except MillError as error:
             warn(warning := f"the judge broke down: {error}")
             return [warning]
         return []
-
-    @property
-    def _score_inputs(self) -> ScoreInputs:
-        return ScoreInputs(self.folder, self.record, self.plans, self.settings, self.repeat_metrics)
-
-    def _write_plan(self) -> PlannedSamples:
-        """Write the manifest; the result writes the samples."""
-        if not self.condition:  # the texts that a check scores are other ones each time
-            for warning in changed_data(self.folder, {plan.task.name: plan.data_hash for plan in self.plans}):
-                warn(warning)
-        covered = manifest.update_manifest(
-            self.folder,
-            spec=self.spec,
-            model_name=self.model.model_name,
-            identity=self.identity,
-            settings=self.settings,
-            plans=self.plans,
-            fresh=self.fresh,
-            condition=self.condition,
-            judge=self.judging.label if self.judging is not None else "",
-            sandbox=sandbox_label([plan.task for plan in self.plans]),
-        )
-        missing = [plan for plan in self.plans if plan.task.name not in covered]
-        return PlannedSamples(self.folder, self.model.model_name, missing)

@@ -5,7 +5,6 @@ record/*.jsonl         responses, append-only, one file for each process
 samples/<task>.jsonl   one flat row for each sample; see sample_rows.py
 results.json           scores
 superseded.json        tasks whose scores came of answers that were found to be wrong; record/*.superseded has these
-scored_from.json       digests of what scores were computed from; see scored_from.py
 media/*                images, audio and videos of samples that have no file of their own; see media_files.py
 parts/*.json           the entries of each process in manifest and results; see shared.py
 working/*.json         heartbeats of the processes at work; see advisory_lock.py

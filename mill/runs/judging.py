@@ -22,9 +22,9 @@ from mill.execute.executor import Executor, Tally
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
 from mill.runs.folder import run_folder, short_hash
-from mill.runs.plan import TaskPlan
 from mill.runs.record import Record
 from mill.runs.samples import SampleRecord, ScoredSample
+from mill.runs.task_plan import TaskPlan
 from mill.tasks.load import Selection
 
 MOST_NAMED = 5

@@ -20,10 +20,10 @@ from mill.api.timing import ComputeDevice
 from mill.execute.executor import Tally
 from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.plan import TaskPlan
 from mill.runs.sampling import replaces
 from mill.runs.schema import SessionEntry, TaskEntry
 from mill.runs.shared import TOP, Entry, publish, read_entries
+from mill.runs.task_plan import TaskPlan
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 

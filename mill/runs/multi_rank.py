@@ -27,19 +27,9 @@ class RankShare:
         self._ranks, self._executor, self._record = ranks, executor, record
         ranks.exchange("it is our turn")
         self._spending = RankSpending(ranks, ledger)
-        self._answered: list[SampleState] = []
-        record.refresh()
 
-    def run(self, states: Sequence[SampleState]) -> None:
-        superseded = self._executor.superseded
-        self._answer(states)
-        self._answered += states
-        if any(self._ranks.exchange(self._executor.superseded != superseded)):
-            for state in self._answered:
-                state.reset()
-            self._answer(self._answered)
-
-    def _answer(self, states: Sequence[SampleState]) -> None:
+    def answer(self, states: Sequence[SampleState]) -> None:
+        """Answer this rank's part of the samples; rank 0 ends with the responses of all."""
         ranks, executor = self._ranks, self._executor
         parts = split_samples(states, ranks.size)
         run_samples(executor, parts[ranks.rank])

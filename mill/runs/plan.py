@@ -1,303 +1,189 @@
-"""The plan of a run, made before weights load: which rendering of each task, which samples, which requests."""
+"""From a spec and tasks to a plan: model opened, tasks planned, folder found. Whatever can be refused is refused here."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 
-from mill.api.errors import CannotServe, SpecError
-from mill.api.message import Message
-from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, option_name
-from mill.api.task import RenderSettings, Sample, Task
-from mill.execute.sample_state import SampleState
-from mill.models.spec.backends import backend_info, backends_serving
-from mill.runs.sampling import (
-    SampleChoice,
-    describe_choice,
-    groups_of,
-    refuse_too_few,
-    resolve_count,
-    stratified_order,
-)
-from mill.runs.schema import SampledData
-from mill.sandbox import refuse_unsafe_code, sandbox_warnings
-from mill.tasks import hooks
-from mill.tasks.forced import ForcedTask
-from mill.tasks.load import Selection, letter_rendering, renderings, serve
-
-
-@dataclass(frozen=True)
-class TaskPlan:
-    """One task of a run. `requested` is the name that the user gave; another rendering of it may run."""
-
-    requested: str
-    task: Task
-    states: list[SampleState]
-    total: int
-    data_hash: str
-    task_warnings: Sequence[str] = ()
-    sampled: SampledData | None = None
-    """How the states were chosen, where they are not all of the data."""
-    rows: Mapping[str, int] = field(default_factory=dict)
-    """The index of each sample in the data, by its id."""
-    positions: dict[str, int] = field(default_factory=dict)
-    """Of a random sample: the position of each sample, by its id, in the order in which those of its group are drawn."""
-    pool: Sequence[SampleState] = ()
-    """All samples of which a run takes some after others; `states` are those that it took."""
-
-    @property
-    def n_shots(self) -> int:
-        shots = self.candidates[0].settings.n_shots if self.candidates else None
-        return self.task.n_shots if shots is None or not self.task.takes_shots else shots
-
-    def warnings(self, ran: int | None = None) -> list[str]:
-        """What a reader of the score must know: another rendering, another split, an option that does not apply. `ran` is
-        how many of the samples did, where a budget left some out."""
-        lines = list(self.task_warnings)
-        if self.requested != self.task.name:
-            lines.insert(0, f"{self.task.name} runs instead of {self.requested}, which this model cannot serve")
-        if self.candidates and self.candidates[0].settings.n_shots and not self.task.takes_shots:
-            lines.append("this task takes no examples, so --n_shots does not apply")
-        if self.candidates and self.task.kind not in (GENERATE, MULTI_ROUND):
-            unused = _spellings(self.candidates[0].settings.gen_kwargs)
-            if unused:
-                apply = "does not apply" if len(unused) == 1 else "do not apply"
-                lines.append(f"this task generates no text, so {' and '.join(unused)} {apply}")
-        return [*lines, *self.sampled_part(ran), *sandbox_warnings(self.task), *self.without_effect()]
-
-    def sampled_part(self, ran: int | None = None) -> list[str]:
-        """Which part of the data runs."""
-        n = len(self.states) if ran is None else ran
-        part = describe_choice(self.sampled, n, self.total) if self.sampled is not None else ""
-        return [part] if part else []
-
-    def without_effect(self) -> list[str]:
-        """Sampling options that have no effect, because decoding is greedy."""
-        if not self.candidates or not self.candidates[0].first_request.deterministic:
-            return []
-        settings, lines = self.candidates[0].settings, []
-        if settings.repeats > 1:
-            lines.append(
-                f"decoding is greedy, so all {settings.repeats} repeats give the same response; "
-                "--gen_kwargs temperature=0.7 would sample"
-            )
-        if settings.gen_kwargs.get("seed") is not None and self.task.kind in (GENERATE, MULTI_ROUND):
-            lines.append("decoding is greedy, so the seed of --gen_kwargs has no effect")
-        return lines
-
-    @property
-    def candidates(self) -> Sequence[SampleState]:
-        """The samples that run, or may."""
-        return self.pool or self.states
-
-    def requests(self) -> list[Request]:
-        return [request for state in self.states for request in state.open_requests()]
+from mill.api.budget import BudgetLimits, Price, Prices
+from mill.api.errors import RunError, SpecError
+from mill.api.identity import identity_of
+from mill.api.model import MillModel
+from mill.api.storage import refuse_links
+from mill.api.task import RenderSettings
+from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
+from mill.api.validate import convert
+from mill.api.warnings import warn
+from mill.execute.budget import JUDGE, MODEL
+from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
+from mill.metrics.repeats import RepeatMetric
+from mill.models.prefix.paths import MIXED_ROWS
+from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
+from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
+from mill.runs import manifest
+from mill.runs.evaluate import Plan
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
+from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
+from mill.runs.record import Record
+from mill.runs.sampling import SampleChoice, groups_of
+from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
+from mill.runs.shared import read_entries
+from mill.runs.stages import refuse_metric, with_positions
+from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
+from mill.tasks.load import Selection
 
 
-def _spellings(decoding: Mapping[str, Any]) -> list[str]:
-    """The options that a user gave to set these decoding options. Checks request `logprobs` by themselves."""
-    names = sorted({option_name(name) for name in decoding} - {"logprobs"})
-    others = [name for name in names if name != "max_gen_toks"]
-    limit = ["--max_tokens (max_gen_toks)"] if len(others) < len(names) else []
-    return limit + ([f"--gen_kwargs {','.join(others)}"] if others else [])
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What a run is made of beside its model and tasks, as `mill eval` and `mill.evaluate` get it."""
+
+    output_dir: Path
+    settings: RenderSettings = field(default_factory=RenderSettings)
+    samples: SampleChoice = field(default_factory=SampleChoice)
+    fresh: bool = False
+    batch_size: int | None = None
+    wait: float = 0.0
+    """How many seconds a server may take to come up."""
+    exact: bool = False
+    """For backends that take it: the others share no computation that would have to be switched off."""
+    chat: bool | None = None
+    """Whether to apply the chat template; None leaves it to the settings and the spec."""
+    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
+    judge: Spec | None = None
+    repeat_metrics: tuple[RepeatMetric, ...] | None = None
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    price: Price | None = None
+    judge_price: Price | None = None
+    steered: bool = False
+    """Whether the caller takes the samples, part after part."""
+    condition: str = ""
+    """What is measured, such as the number of requests in flight. Runs under a condition have their own folder and share no
+    responses with other runs."""
 
 
-def parse_limit(given: str | int | float | None) -> int | float | None:
-    """A count (`100`) or a fraction of each task (`0.1`, `1.0`). None means all."""
-    if given is None:
-        return None
-    limit: int | float = -1
-    if isinstance(given, str):
-        with contextlib.suppress(ValueError):
-            limit = float(given) if "." in given or "e" in given.lower() else int(given)
-    elif isinstance(given, (int, float)) and not isinstance(given, bool):
-        limit = given
-    if not limit > 0 or (isinstance(limit, float) and limit > 1):
-        raise SpecError(f"--limit {str(given)[:60]}: give a count of at least 1, or a fraction above 0 and up to 1.0")
-    return limit
+def plan(spec: Spec | str, selection: Selection, options: RunConfig, *, starts: bool = False) -> Plan:
+    """Open the model and plan its run. With `starts`, where the run starts as soon as it is planned, weights may begin to
+    load."""
+    resolved, model, chat = open_for_run(spec, selection, options)
+    settings = replace(options.settings, apply_chat_template=bool(chat))
+    return plan_run(resolved, model, selection, replace(options, settings=settings), starts=starts)
 
 
-def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings, choice: SampleChoice) -> list[TaskPlan]:
-    """Check every task against the model, load its data and render its requests. All refusals happen here.
-
-    With `sample_ids`, only these samples run; tasks that have none of them are left out. Where the samples are taken in
-    several stages, the plans have no states yet.
-    """
-    choice = replace(choice, limit=parse_limit(choice.limit))
-    if not selection.tasks:
-        raise SpecError("no task is given: `mill ls tasks` lists them")
-    for task in selection.tasks:
-        hooks.check_attributes(task)
-    refuse_unused(selection, settings)
-    framed = settings.apply_chat_template
-    chat = framed or model.use_chat_template
-    settings = replace(settings, apply_chat_template=chat)
-    if settings.fewshot_as_multiturn and not chat:
-        raise SpecError("--fewshot_as_multiturn needs --apply_chat_template")
-    refuse_unsafe_code(selection.tasks)
-    served = [(task, _served(task, model, selection)) for task in selection.tasks]
-    for _, task in served:
-        _refuse_choice_options(task, settings)
-    if chat and not model.has_chat_template():
-        raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template and use_chat_template")
-    for _, task in served:
-        if task.multi_round and not model.has_chat_template():
-            raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
-    data = [(requested.name, task, _load(task, settings)) for requested, task in served]
-    chosen = _chosen(selection, data, choice, settings.seed or 0)
-    plans = [_plan(name, task, samples, settings, choice, chosen[name]) for name, task, samples in data]
-    if choice.sample_ids:
-        plans = _with_samples(plans, choice.sample_ids)
-    for plan in plans if framed else ():
-        for state in plan.candidates:
-            state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
-    for plan in plans:
-        first = plan.candidates[0].open_requests()[0]
-        if first.tools and not model.capabilities.supports_tools:
-            raise CannotServe(f"{plan.task.name} needs tools, which {model.model_name} ({type(model).__name__}) cannot call")
-        needed = [name for name in ("reasoning_effort", "chat_template_kwargs") if getattr(settings, name)]
-        if needed and isinstance(first.context, str):
-            raise SpecError(f"--{needed[0]} needs --apply_chat_template: {plan.task.name} sends plain text")
-        model.check(first)
-    return [_with_prompt_warnings(plan, model) for plan in plans]
+def open_for_run(
+    spec: Spec | str, selection: Selection, options: RunConfig, chat_option: str = ""
+) -> tuple[Spec, MillModel, bool | None]:
+    """The spec without the chat template, the model, and whether the template applies. Weights are not loaded; a server is
+    checked. `chat_option` is how the user gave the template."""
+    check_writable(options.output_dir)
+    resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
+    refuse_early(selection, resolved.backend)
+    refuse_unused(selection, options.settings)
+    chat = True if options.settings.apply_chat_template else options.chat
+    default = "--apply_chat_template" if chat else "apply_chat_template=false"
+    resolved, chat = split_chat_template(resolved, chat, chat_option or default)
+    if options.exact and takes_argument(resolved.backend, "exact"):
+        resolved = Spec(resolved.backend, {**resolved.arguments, "exact": True})
+    addresses = addresses_of(resolved)
+    with phase(LOADING):  # some backends import their packages
+        model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=options.batch_size)
+    model.start_hashing()
+    model.ready(options.wait)
+    check_servers(resolved, model, options.wait)
+    options.executor.check(resolved)
+    return resolved, model, chat
 
 
-def _with_prompt_warnings(plan: TaskPlan, model: MillModel) -> TaskPlan:
-    requests = (request for state in plan.candidates for request in state.open_requests())
-    return replace(plan, task_warnings=[*plan.task_warnings, *model.prompt_warnings(requests)])
-
-
-def refuse_early(selection: Selection, backend: str) -> None:
-    """Refuse what a built-in backend can never serve, before its package is imported or its server reached."""
-    info = backend_info(backend)
-    if info is None:
-        return
-    everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
-    for task in selection.tasks:
-        serve(task, everything, f"the backend {backend}", _alternatives(task, selection))
-
-
-def refuse_unused(selection: Selection, settings: RenderSettings) -> None:
-    """Refuse options that none of the tasks uses, or one of them cannot take, before the model is opened."""
-    for task in selection.tasks if settings.choice_options else ():
-        if not any(form.takes_choice_options for form in renderings(task)):
-            _refuse_choice_options(task, settings)
-    served = [rendering for task in selection.tasks for rendering in renderings(task)]
-    if settings.max_rounds is not None and not any(task.multi_round for task in served):
-        raise SpecError(f"--max_rounds has no effect: {_none_of(selection)} a dialog")
-    if settings.max_tool_output is not None and not any(task.multi_round and task.executes_tools for task in served):
-        raise SpecError(f"--max_tool_output has no effect: {_none_of(selection)} a dialog with tools")
-
-
-def _none_of(selection: Selection) -> str:
-    names = [task.name for task in selection.tasks]
-    return f"{names[0]} is not" if len(names) == 1 else f"none of the {len(names)} tasks is"
-
-
-def _as_dialog(task: Task, request: Request) -> Request:
-    """A prompt that a task gives as plain text, without `RenderSettings.frame`, as a chat message. Documents stay as they
-    are, and so do texts that a check prepared."""
-    plain = isinstance(request.context, str) and request.kind in (GENERATE, LOGLIKELIHOOD)
-    if not plain or task.own_prompts or isinstance(task, ForcedTask):
-        return request
-    return replace(request, context=(Message("user", request.text),))
-
-
-def _served(task: Task, model: MillModel, selection: Selection) -> Task:
-    details = filter(None, [*model.warnings(), model.no_logprobs])
-    who = f"{model.model_name} ({': '.join(filter(None, [type(model).__name__, '; '.join(details)]))})"
-    return serve(task, model.capabilities, who, _alternatives(task, selection))
-
-
-def _alternatives(task: Task, selection: Selection) -> str:
-    """The backends that serve a task, and its rendering for models without log-probabilities, which does not run by itself:
-    its scores are not comparable."""
-    backends = backends_serving(renderings(task))
-    by_letter = letter_rendering(task, selection)
-    return f"backends that do: {', '.join(backends) or 'none of the built-in ones'}" + (
-        f"; {by_letter} needs no log-probabilities: the model generates the letter of a choice" if by_letter else ""
+def plan_run(spec: Spec, model: MillModel, selection: Selection, options: RunConfig, *, starts: bool = False) -> Plan:
+    """A run of a model that is open already."""
+    settings = options.settings
+    judging = None
+    if options.judge is not None:
+        judging = open_judge(options.judge, selection, options.output_dir, wait=options.wait)
+    else:
+        refuse_without_judge(selection.tasks)
+    with phase(PLANNING):
+        tasks = plan_tasks(model, selection, settings, options.samples)
+    if starts and options.executor.executor == LOCAL:
+        model.start_loading([request for plan in tasks for state in plan.states for request in state.requests])
+    recorded = plan_record(spec, model, options, judging)
+    planned = replace(
+        recorded,
+        tasks=tasks,
+        benchmarks=selection.benchmarks,
+        groups=groups_of(selection),
+        samples=options.samples,
+        steered=options.steered,
+        executor=options.executor,
+        repeat_metrics=options.repeat_metrics,
+        limits=options.limits,
+        prices=_prices(model, recorded.judging, options),
     )
+    if options.samples.staged and not options.steered:
+        _refuse_undecidable(planned)
+    if (stages := planned.stages()) is not None:
+        planned = replace(planned, tasks=with_positions(tasks, stages.orders))
+    if judging is not None:
+        check_prompts(tasks)
+    return replace(planned, seconds_before=take_seconds())
 
 
-def _refuse_choice_options(task: Task, settings: RenderSettings) -> None:
-    given = settings.choice_options
-    if given and not task.takes_choice_options:
-        instead = f", but for {task.by_letter}" if task.by_letter else ""
-        what = f"{given[0]} is for tasks where the model generates the letter of a choice"
-        raise SpecError(f"{what}: not for {task.name}{instead}")
+def _prices(model: MillModel, judging: JudgeRunner | None, options: RunConfig) -> Prices:
+    """What tokens cost. A limit in dollars is refused where a price is not known."""
+    models = {MODEL: (model, options.price, "--price")}
+    if judging is not None:
+        models[JUDGE] = (judging.model, options.judge_price, "--judge_price")
+    prices = {account: price or one.price() for account, (one, price, _) in models.items()}
+    for account, (one, _, option) in models.items() if options.limits.cost is not None else ():
+        if prices[account] is None:
+            raise SpecError(
+                f'--max_cost: the price of {one.model_name} is not known: give it with {option} "in=0.15,out=0.60" '
+                "(dollars for a million tokens)"
+            )
+    return prices
 
 
-def _with_samples(plans: Sequence[TaskPlan], sample_ids: Collection[str]) -> list[TaskPlan]:
-    """The plans that have one of the samples; an id that no task has is refused."""
-    found = {str(state.sample.id) for plan in plans for state in plan.states}
-    missing = [name for name in sample_ids if name not in found]
-    if missing:
-        names = ", ".join(plan.task.name for plan in plans[:5])
-        raise SpecError(f"--sample_ids {missing[0][:80]}: no sample of {names} within the limit has this id")
-    return [plan for plan in plans if plan.states]
+def _refuse_undecidable(plan: Plan) -> None:
+    """Refuse tasks that have no mean to decide about."""
+    claim = plan.samples.decide
+    if claim is not None and not 0 <= claim.bound <= 1:
+        raise SpecError(f"--decide {claim.text}: the metrics of tasks that can be decided are between 0 and 1")
+    for benchmark in plan.benchmarks if claim is not None else ():
+        if not benchmark.weighted and any(group.name == benchmark.name for group in plan.groups):
+            equal = f"{benchmark.name} gives its tasks equal weights"
+            raise SpecError(f"--decide: {equal}, and a claim is about the mean over samples: decide about one of its tasks")
+    for one in plan.tasks:
+        refuse_metric(one.task, claim.metric if claim is not None else None)
 
 
-def _load(task: Task, settings: RenderSettings) -> list[Sample]:
-    hooks.call(task, "configure()", lambda: task.configure(settings))
-    samples = hooks.read_samples(task)
-    hooks.check_metrics(task)
-    return samples
+def plan_record(spec: Spec, model: MillModel, options: RunConfig, judging: JudgeRunner | None = None) -> Plan:
+    """A plan without tasks, with the folder where responses are recorded."""
+    with phase(HASHING):
+        identity = identity_of(model)
+    settings, condition = options.settings, options.condition
+    shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
+    shown |= {"judge": judging.label} if judging is not None else {}
+    folder = newest_generation(run_folder(options.output_dir, model.model_name, identity, shown), fresh=options.fresh)
+    before = {name: value for name, value in identity.items() if name != "shared_prefixes"}
+    earlier = run_folder(options.output_dir, model.model_name, before, shown)
+    if before != identity and (earlier.path / RESULTS).exists():
+        warn(f"{earlier.path} is not reused: {MIXED_ROWS}")
+    # A run that was started fresh stays so when it is resumed: it never reuses responses of other runs.
+    fresh = options.fresh or _was_fresh(folder)
+    other_runs = [] if fresh or condition else folder.other_runs
+    record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
+    if judging is not None and fresh:  # a fresh run is judged afresh
+        judging = replace(judging, folder=folder.path / "judge", root=folder.root)
+    return Plan(spec, model, (), settings, identity, folder, record, fresh, condition, judging=judging)
 
 
-def _chosen(
-    selection: Selection, data: Sequence[tuple[str, Task, Sequence[Sample]]], choice: SampleChoice, seed: int
-) -> dict[str, dict[int, int]]:
-    """The samples of each task that may run, by the name that the user gave: their indices in the data with their positions
-    in the order in which they run."""
-    if choice.sample is None:
-        counts = {name: resolve_count(choice.limit, len(samples)) for name, _, samples in data}
-        return {name: {index: index for index in range(count)} for name, count in counts.items()}
-    chosen: dict[str, dict[int, int]] = {name: {} for name, _, _ in data}
-    for group in groups_of(selection):
-        members = {name: (task, samples) for name, task, samples in data if name in group.tasks}
-        sizes = [len(samples) for _, samples in members.values()]
-        count = resolve_count(choice.sample, sum(sizes))
-        refuse_too_few(count, sizes, group.name, f"sample {choice.sample:g}")
-        for position, (name, index) in enumerate(stratified_order(members, seed)[:count]):
-            chosen[name][index] = position
-    return chosen
-
-
-def _plan(
-    requested: str,
-    task: Task,
-    samples: Sequence[Sample],
-    settings: RenderSettings,
-    choice: SampleChoice,
-    positions: Mapping[int, int],
-) -> TaskPlan:
-    chosen = [samples[index] for index in sorted(positions)]
-    if choice.sample_ids:
-        chosen = [sample for sample in chosen if str(sample.id) in choice.sample_ids]
-    hooks.call(task, "prepare()", lambda: task.prepare(chosen, settings))
-    states = [SampleState.of(task, sample, settings) for sample in chosen]
-    for sample in chosen:
-        hooks.check_sample(task, sample)
-    data_hash = hooks.call(task, "a row of samples()", lambda: hash_docs([sample.doc for sample in samples]))
-    sampled = choice.data(task, samples, settings.seed or 0)
-    plan = TaskPlan(requested, task, states, len(samples), data_hash, hooks.read_warnings(task), sampled)
-    if choice.staged:
-        return replace(plan, states=[], pool=states, rows={sample.id: index for index, sample in enumerate(samples)})
-    drawn = {samples[index].id: position for index, position in positions.items()} if choice.sample is not None else {}
-    return replace(plan, positions=drawn)
-
-
-def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:
-    """A digest of the evaluated rows, in order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for doc in docs:
-        digest.update(_encode_doc(doc).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-_encode_doc = json.JSONEncoder(sort_keys=True, default=repr).encode
+def _was_fresh(folder: RunFolder) -> bool:
+    """Whether the run was started fresh. Files that cannot be read are refused here, before anything is computed."""
+    refuse_links(folder.path, folder.root)
+    for file, section, kind in (
+        (MANIFEST, "tasks", TaskEntry),
+        (MANIFEST, "sessions", SessionEntry),
+        (RESULTS, "tasks", TaskResult),
+        (RESULTS, "benchmarks", BenchmarkResult),
+    ):
+        read_entries(folder, file, section, kind)
+    return convert(folder.read(MANIFEST), StartedManifest, folder.path / MANIFEST, RunError).fresh

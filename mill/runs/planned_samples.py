@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from mill.api.background import Background
 from mill.api.timing import WRITING, phase
 from mill.runs.folder import RunFolder
-from mill.runs.plan import TaskPlan
 from mill.runs.samples import from_state, score_sample, write_samples
+from mill.runs.task_plan import TaskPlan
 
 
 @dataclass

@@ -13,7 +13,6 @@ from mill.metrics.estimate import Estimate
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
 from mill.runs.judging import JudgeRunner, judgement_warnings
-from mill.runs.plan import TaskPlan
 from mill.runs.results import stopped_text, summarize
 from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.samples import SampleRecord, ScoredSample, from_state
@@ -21,6 +20,7 @@ from mill.runs.sampling import SampleGroup, is_random
 from mill.runs.schema import BenchmarkResult, SampledData, TaskResult
 from mill.runs.scoring import score_samples
 from mill.runs.stages import Stages
+from mill.runs.task_plan import TaskPlan
 from mill.tasks.suite import ANSWERED
 
 
@@ -29,6 +29,7 @@ class RunScores:
     """How the samples of a run are scored and summed up. `stopped` names the budget at which the run stopped."""
 
     plans: Sequence[TaskPlan]
+    """With the samples that are scored."""
     benchmarks: Sequence[Benchmark]
     settings: RenderSettings
     repeat_metrics: Sequence[RepeatMetric] | None = None

@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mill.api.errors import SpecError
 from mill.api.task import Task
 from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.metrics.finite_population import planned_size
-from mill.runs.plan import TaskPlan
 from mill.runs.sampled_estimates import MEAN, OWN
 from mill.runs.samples import ScoredSample
 from mill.runs.sampling import LEAST, SampleGroup, random_order, stratified_order
 from mill.runs.schema import Decision
+from mill.runs.task_plan import TaskPlan
 
 Scores = Callable[[Sequence[SampleState]], list[ScoredSample]]
 """Scores samples that have their responses."""
@@ -40,19 +40,15 @@ class GroupOrder:
         return len(self.order)
 
     def take(self, count: int) -> list[SampleState]:
-        """The next samples, which are added to their plans in the order of the data."""
+        """The next samples."""
         block = self.order[self.used : self.used + count]
         self.used += len(block)
-        for plan, state in block:
-            plan.states.append(state)
-        for plan in {id(plan): plan for plan, _ in block}.values():
-            plan.states.sort(key=lambda state: plan.rows[state.sample.id])
         return [state for _, state in block]
 
 
 class Stages(ABC):
-    """`start` and `following` decide how many samples of each group are next, and `take` adds them to the plans. Only the
-    process that has all responses decides; the others take as many."""
+    """`start` and `following` decide how many samples of each group are next; `take` gives them. Only the process that has
+    all responses decides; the others take as many."""
 
     def __init__(self, orders: Sequence[GroupOrder]) -> None:
         self.orders = orders
@@ -130,12 +126,20 @@ def make_orders(
     draw = stratified_order if stratified else random_order
     orders = []
     for group in groups:
-        members = {name: (by_name[name].task, [state.sample for state in by_name[name].pool]) for name in group.tasks}
-        order = [(by_name[name], by_name[name].pool[index]) for name, index in draw(members, seed)]
-        for position, (plan, state) in enumerate(order):
-            plan.positions[state.sample.id] = position
-        orders.append(GroupOrder(group, order))
+        members = {name: (by_name[name].task, [state.sample for state in by_name[name].states]) for name in group.tasks}
+        orders.append(
+            GroupOrder(group, [(by_name[name], by_name[name].states[index]) for name, index in draw(members, seed)])
+        )
     return orders
+
+
+def with_positions(plans: Sequence[TaskPlan], orders: Sequence[GroupOrder]) -> list[TaskPlan]:
+    """The plans, with the position of each sample in the order of its group."""
+    positions: dict[str, dict[str | int, int]] = {plan.requested: {} for plan in plans}
+    for order in orders:
+        for position, (plan, state) in enumerate(order.order):
+            positions[plan.requested][state.sample.id] = position
+    return [replace(plan, positions=positions[plan.requested]) for plan in plans]
 
 
 def refuse_metric(task: Task, metric: str | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.storage import refuse_links, write_json
 from mill.api.validate import convert
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
 from mill.runs.schema import Manifest
 
@@ -84,10 +84,10 @@ class Cell:
         return [f"{task}: {what}" for task, what in missing.items() if what]
 
 
-def cell_of(run: Run, model: str, task: str, n_shots: int | None, argv: Sequence[str], output_dir: Path) -> Cell:
+def cell_of(plan: Plan, model: str, task: str, n_shots: int | None, argv: Sequence[str], output_dir: Path) -> Cell:
     """A cell from its planned run, which passed all checks."""
-    expected = {plan.task.name: Expected(len(plan.states), plan.task.version, plan.data_hash) for plan in run.plans}
-    path = run.folder.path.resolve().relative_to(output_dir.resolve())
+    expected = {one.task.name: Expected(len(one.states), one.task.version, one.data_hash) for one in plan.tasks}
+    path = plan.folder.path.resolve().relative_to(output_dir.resolve())
     return Cell(model, task, n_shots, tuple(argv), str(path), expected)
 
 

@@ -18,12 +18,12 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
-from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.tasks import sources
 from mill.tasks.load import make_task, select
 from tests.bridges import hash_model  # noqa: F401  registers its model
 from tests.bridges.made_tasks import CHOICE, DATA, write_tasks
+from tests.plans import prepare
 from tests.toy import ToyModel
 
 ASKED = "Answer with the letter of the right choice alone."

@@ -28,7 +28,6 @@ from mill.metrics.estimate import Estimate
 from mill.report.scores import score_warnings
 from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate
 from mill.runs.samples import SampleRecord, ScoredSample
@@ -37,6 +36,7 @@ from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
 from tests.bridges.made_tasks import ROWS, TASKS, YAML, write_tasks
+from tests.plans import prepare
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +159,7 @@ def test_an_answer_that_the_prompt_begins_is_the_last_message(tmp_path: Path) ->
 def test_few_shot_draws_do_not_depend_on_limits_or_on_other_tasks(tmp_path: Path) -> None:
     def prompts(names: str, limit: int | None) -> list[str]:
         run = prepare("hash-model", select(names.split(",")), RenderSettings(n_shots=3), output_dir=tmp_path, limit=limit)
-        (plan,) = [plan for plan in run.plans if plan.task.name == "lm-eval:made_text"]
+        (plan,) = [plan for plan in run.tasks if plan.task.name == "lm-eval:made_text"]
         return [state.requests[0].text for state in plan.states]
 
     whole = prompts("lm-eval:made_text", None)

@@ -84,7 +84,7 @@ def test_failures_end_the_run_once_the_rest_is_recorded(tmp_path: Path) -> None:
     Broken.broken = False
     again = MillLM("broken-model[batch_size=1]", output_dir=str(tmp_path))
     assert len(again.generate_until(requests)) == 4
-    assert again.recorded.run.folder.path == file.parent.parent
+    assert again.recorded.plan.folder.path == file.parent.parent
 
 
 def test_repeated_requests_are_draws(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
 from mill.options.switches import one_call
-from mill.runs.prepare import prepare
 from mill.tasks import sources
 from mill.tasks.load import load_files, select
 from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model
 from tests.bridges.made_tasks import ROWS, YAML, write_tasks
+from tests.plans import prepare
 
 leaves_out = pytest.mark.skipif(
     not hasattr(TaskManager, "load"), reason="lm-eval before 0.4.12 reads no folder that has such a file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from mill.api.budget import BudgetLimits, BudgetReached, Price, TokenUsage, shown_dollars, shown_seconds, shown_tokens
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.execute import account as account_module
 from mill.execute.account import Account
 from mill.execute.budget import MODEL, OtherSpending, RunBudget, Spending, summed
 from mill.execute.pool import Pool
@@ -194,7 +194,7 @@ def test_what_another_process_has_in_flight_is_awaited(monkeypatch: pytest.Monke
         if len(pauses) == 3:
             table["b"] = Spending(spent={MODEL: TokenUsage(10)})
 
-    monkeypatch.setattr(account_module.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert account.fitting([question(1)], gated=True) == 1
     assert len(pauses) == 3 and min(pauses) > 0
     table["b"] = Spending(spent={MODEL: TokenUsage(100)})

@@ -59,7 +59,7 @@ def lose(workers: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[st
 class FakeWorker:
     """Answers one request after another; `before(worker, request)` may raise."""
 
-    def __init__(self, number: int, before: Callable[[FakeWorker, Request], None] = lambda worker, request: None) -> None:
+    def __init__(self, number: int, before: Callable[[FakeWorker, Request], object] = lambda worker, request: None) -> None:
         self.number, self.before, self.ended, self.completed = number, before, 0, 0
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
@@ -113,7 +113,7 @@ class ResponseRecorder:
 class WorkerFactory:
     """Starts workers and keeps a list of them."""
 
-    def __init__(self, before: Callable[[FakeWorker, Request], None] = lambda worker, request: None) -> None:
+    def __init__(self, before: Callable[[FakeWorker, Request], object] = lambda worker, request: None) -> None:
         self.before = before
         self.workers_started: list[FakeWorker] = []
 

@@ -20,11 +20,11 @@ from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.execute.tools import execute, run_tools
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.sandbox import chosen_sandbox
 from mill.tasks.agent import call_id, tool_turns
 from mill.tasks.load import load_files, make_task, select
+from tests.plans import prepare
 from tests.runs.faults import ROOT, assert_resumes_after_kills
 
 AGENT = ROOT / "tests/toy_agent.py"

@@ -24,10 +24,10 @@ from mill.models.media import vision_model
 from mill.models.media.decode import load_image
 from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
-from mill.runs.evaluate import Run
-from mill.runs.prepare import prepare
+from mill.runs.evaluate import Plan
 from mill.tasks.cifar10 import CLASSES
 from mill.tasks.load import select
+from tests.plans import prepare
 
 timm = pytest.importorskip("timm")
 
@@ -310,7 +310,7 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return split
 
 
-def plan(spec: str, task: str, folder: Path, **options: Any) -> Run:
+def plan(spec: str, task: str, folder: Path, **options: Any) -> Plan:
     return prepare(spec, select([task]), RenderSettings(), output_dir=folder, **options)
 
 

@@ -26,13 +26,13 @@ from mill.models.spec.parse import parse_spec
 from mill.runs import advisory_lock as locks
 from mill.runs import evaluate, results
 from mill.runs.advisory_lock import advisory_lock
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Plan
 from mill.runs.folder import RESULTS, RunFolder
-from mill.runs.prepare import prepare
 from mill.runs.results import write_results
 from mill.runs.shared import publish
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, scores, sessions
+from tests.plans import prepare
 from tests.runs.faults import (
     PATIENCE_S,
     N,
@@ -283,17 +283,17 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def ready(toy_here: Path, tmp_path: Path) -> Callable[..., Run]:
+def ready(toy_here: Path, tmp_path: Path) -> Callable[..., Plan]:
     """Prepare a run of the toy model in this process."""
 
-    def make(limit: int | None = None) -> Run:
+    def make(limit: int | None = None) -> Plan:
         return prepare("toy[path=toy]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=limit)
 
     return make
 
 
 def test_answers_that_came_between_planning_and_the_turn_are_not_computed_again(
-    ready: Callable[..., Run], toy_here: Path
+    ready: Callable[..., Plan], toy_here: Path
 ) -> None:
     """`mill eval one,two`: the second model is planned before the first runs, and others may answer for it meanwhile."""
     planned = ready()
@@ -304,7 +304,7 @@ def test_answers_that_came_between_planning_and_the_turn_are_not_computed_again(
 
 @pytest.mark.parametrize("moment", ["before its results", "before its samples"])
 def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
-    ready: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, moment: str
+    ready: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     here, full = threading.current_thread(), threading.Thread(target=lambda: ready().execute(quiet=True))
 

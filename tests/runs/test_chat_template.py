@@ -18,8 +18,8 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
-from mill.runs.prepare import prepare
 from mill.tasks.load import Selection
+from tests.plans import prepare
 
 
 class Plain(Task):

@@ -20,11 +20,11 @@ from mill.api.task import RenderSettings
 from mill.cli.main import run as main
 from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
 from mill.runs.record import Record
 from mill.runs.rescore import score_again
 from mill.runs.results import _estimate
 from mill.tasks.load import load_files, make_task, select
+from tests.plans import prepare
 
 TOY = str(Path(__file__).parent.parent / "toy.py")
 Evaluate = Callable[..., Outcome]

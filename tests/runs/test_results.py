@@ -12,9 +12,9 @@ import pytest
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, RenderSettings, Sample
 from mill.runs.folder import RunFolder
-from mill.runs.prepare import prepare
 from mill.runs.rescore import score_again
 from mill.tasks.load import select
+from tests.plans import prepare
 
 Evaluate = Callable[..., dict[str, Any]]
 

@@ -21,16 +21,16 @@ from mill.report.collect import collect
 from mill.report.scores import score_table
 from mill.runs.claims import Claim, read_claim
 from mill.runs.decisions import describe_decision
-from mill.runs.evaluate import Run
+from mill.runs.evaluate import Plan
 from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare, set_budget
 from mill.runs.recorded_run import read_runs
 from mill.runs.rescore import score_again
 from mill.runs.sample_status import NOT_ANSWERED
 from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
 from mill.runs.schema import Look, TaskResult
 from mill.tasks.load import load_files, make_task, select
+from tests.plans import prepare
 from tests.toy_exam import LIFTS, SIZES, TOPICS, is_right
 
 EXAM = Path(__file__).parent.parent / "toy_exam.py"
@@ -51,7 +51,7 @@ def plan(
     model: str = "exam[name=a,accuracy=0.65]",
     settings: RenderSettings | None = None,
     **choice: Any,
-) -> Run:
+) -> Plan:
     samples = SampleChoice(**choice)
     return prepare(
         model, select(tasks.split(",")), settings or RenderSettings(), output_dir=tmp_path / "out", samples=samples
@@ -184,9 +184,7 @@ def test_a_random_sample_replaces_first_rows(tmp_path: Path) -> None:
 
 def budgeted(tmp_path: Path, tokens: int, **given: Any) -> Outcome:
     """Each request takes four tokens."""
-    planned = plan(tmp_path, **given)
-    set_budget(planned, BudgetLimits(tokens=tokens))
-    return planned.execute(quiet=True)
+    return replace(plan(tmp_path, **given), limits=BudgetLimits(tokens=tokens)).execute(quiet=True)
 
 
 def test_a_budget_ends_with_a_smaller_random_sample(tmp_path: Path) -> None:
@@ -235,10 +233,11 @@ def test_samples_with_gaps_are_neither_random_nor_first_rows(tmp_path: Path) -> 
     chosen: list[dict[str, Any]] = [{"sample": 100}, {"limit": 100}]
     for given in chosen:
         planned = plan(tmp_path / next(iter(given)), "toy_exam_art", **given)
-        planned.execute(quiet=True)
-        scored = planned.scores.score_states(planned.states)
+        with planned.open(quiet=True) as opened:
+            opened.answer_all()
+            scored = opened.scores.score_states(planned.states)
         gap = replace(scored[3], record=replace(scored[3].record, responses=[[]]), values={}, error=NOT_ANSWERED)
-        results, _ = replace(planned.scores, stopped="the budget").results({"toy_exam_art": [*scored[:3], gap, *scored[4:]]})
+        results, _ = replace(opened.scores, stopped="the budget").results({"toy_exam_art": [*scored[:3], gap, *scored[4:]]})
         found = results["toy_exam_art"]
         assert (found.n, found.pending, found.sampled) == (99, 1, None)
         assert found.warnings[0] == "the samples that ran are neither the first rows nor a random sample"
@@ -474,7 +473,7 @@ def test_an_error_in_the_middle_of_a_decision_loses_nothing(tmp_path: Path, exam
     """Values outside of 0 to 1 are refused after the first block; its responses are recorded."""
     os.environ["EXAM_LOG"] = str(exam_here)
     planned = plan(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.5))
-    task = planned.plans[0].task
+    task = planned.tasks[0].task
     task.score = lambda sample, responses: {"acc": 7.0}  # type: ignore[method-assign]
     with pytest.raises(RunError, match=r"--decide is for metrics between 0 and 1: acc of sample \d+ is 7"):
         planned.execute(quiet=True)

@@ -13,10 +13,10 @@ import pytest
 
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
-from mill.runs.evaluate import Run
-from mill.runs.prepare import prepare
+from mill.runs.evaluate import Plan
 from mill.schedule.cells import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
 from mill.tasks.load import load_files, select
+from tests.plans import prepare
 
 TOY = Path(__file__).parents[1] / "toy.py"
 CELL = Cell("toy[path=a]", "toy_gen", 0, ("eval", "toy[path=a]", "toy_gen"), "a-1/default", {"toy_gen": Expected(4, 1, "h")})
@@ -30,7 +30,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     load_files((str(TOY),))
 
 
-def planned(out: Path, task: str = "toy_gen", limit: int | None = None) -> tuple[Run, Cell]:
+def planned(out: Path, task: str = "toy_gen", limit: int | None = None) -> tuple[Plan, Cell]:
     run = prepare("toy[path=a]", select([task]), RenderSettings(), output_dir=out, limit=limit)
     return run, cell_of(run, "toy[path=a]", task, None, ["eval"], out)
 
@@ -110,7 +110,8 @@ def test_a_job_is_stored_until_there_is_a_newer_one(tmp_path: Path) -> None:
 
 def test_runs_outside_the_schedule_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, cell = planned(tmp_path)
-    run._write_plan()
+    with run.open(quiet=True):
+        pass
     assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     remember_cells(tmp_path, [cell])
     assert unscheduled(tmp_path) == [], "it was scheduled: the cell shows what is missing"

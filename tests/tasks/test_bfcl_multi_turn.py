@@ -24,13 +24,13 @@ from mill.api.tools import MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResu
 from mill.cli.main import run
 from mill.execute.tools import execute
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
 from mill.tasks.bfcl import multi_turn, questions
 from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
 from mill.tasks.bfcl.simulation import CODE, expected_call
 from mill.tasks.load import load_files, make_task, select
 from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog, step_response
 from tests.outcomes import samples, scores
+from tests.plans import prepare
 from tests.runs.faults import ROOT, assert_resumes_after_kills
 from tests.toy_bfcl import as_wheel, dialog, opens, user, write_package
 

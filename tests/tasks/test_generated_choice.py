@@ -21,8 +21,8 @@ from mill.api.task import Opaque, RenderSettings, Sample, Task
 from mill.cli.main import run as main
 from mill.metrics.positions import position_spread, share
 from mill.runs.folder import RunFolder, find_runs
-from mill.runs.plan import _served
 from mill.runs.rescore import score_again
+from mill.runs.task_plan import _served
 from mill.tasks.choice_orders import choice_orders
 from mill.tasks.load import load_builtin, make_task, select
 

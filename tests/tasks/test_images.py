@@ -26,7 +26,6 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.media.decode import failure, load_image
 from mill.runs.outcome import Outcome
-from mill.runs.prepare import prepare
 from mill.tasks.cifar10 import CIFAR10
 from mill.tasks.cifar10 import CLASSES as TEN
 from mill.tasks.data import Dataset, read_rows
@@ -34,6 +33,7 @@ from mill.tasks.imagenet import CLASSES as THOUSAND
 from mill.tasks.imagenet import WNIDS
 from mill.tasks.images import ChoiceTask, ClassifiedSet, ClassifiedTask
 from mill.tasks.load import make_task, select, serve
+from tests.plans import prepare
 
 SETTINGS = RenderSettings()
 CIFAR_PATH = "uoft-cs/cifar10/plain_text"

@@ -15,9 +15,9 @@ from mill.api.message import Media
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ZERO_SHOT
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
 from mill.tasks.shapes import COLOURS, PAIRS, SHAPES, UNSEEN, class_name, draw
+from tests.plans import prepare
 
 PLAIN = RenderSettings()
 DEMO_CLIP = "mill/models/configs/clip/shapes.py"
@@ -123,7 +123,7 @@ def test_mmmu_pro_runs_its_ranking_on_an_image_text_model(root: Path, tmp_path: 
     write_mmmu(root, mmmu_rows(root))
     run = prepare(DEMO_CLIP, select(["mmmu_pro"]), PLAIN, output_dir=tmp_path / "out")
     outcome = run.execute(quiet=True)
-    assert [plan.task.name for plan in run.plans] == ["mmmu_pro_clip"] and outcome.errors == 0
+    assert [plan.task.name for plan in run.tasks] == ["mmmu_pro_clip"] and outcome.errors == 0
     assert any("texts are longer than the context of 12 tokens" in warning for warning in outcome.warnings)
 
 

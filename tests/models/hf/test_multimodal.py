@@ -27,7 +27,6 @@ from mill.api.task import RenderSettings
 from mill.cli.main import run
 from mill.models.hf import multimodal
 from mill.models.hf.media_model import UNTEMPLATED
-from mill.runs.prepare import prepare
 from mill.tasks.load import make_task, select
 from tests.models.hf.plain_multimodal import (
     CLIPS,
@@ -50,6 +49,7 @@ from tests.models.hf.plain_multimodal import (
     small_networks,
     write_film,
 )
+from tests.plans import prepare
 from tests.test_docs import code_blocks
 
 MODALITIES = {

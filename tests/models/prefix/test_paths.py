@@ -20,9 +20,9 @@ from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
-from mill.runs.prepare import prepare
 from mill.tasks.load import load_files, select
 from tests.models.trained import saved
+from tests.plans import prepare
 
 ODD = str(Path(__file__).parents[2] / "odd.py")
 PREFIX = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no "
