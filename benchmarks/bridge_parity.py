@@ -28,8 +28,8 @@ from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
-from mill.bridges.lm_eval.hub_metrics import hub_metrics
 from mill.bridges.lm_eval.index import GROUP, TASK
+from mill.bridges.lm_eval.task import hub_metrics
 from mill.runs.outcome import Outcome
 from mill.runs.plan import RunConfig, plan
 from mill.runs.sampling import SampleChoice

@@ -16,11 +16,12 @@ from functools import partial
 import numpy as np
 
 from mill.metrics import bits_per_unit, mean, perplexity, pool
-from mill.metrics.agreement import kappa
+from mill.metrics.aggregate import kappa
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import (
     bounded_mean,
     clustered_mean,
+    clustered_percentiles,
     clustered_rate,
     exponential,
     mcnemar,
@@ -31,7 +32,6 @@ from mill.metrics.paired import (
     rate,
     rate_difference,
 )
-from mill.metrics.quantiles import clustered_percentiles
 
 SIZES = (2, 3, 5, 10, 30, 100, 1000)
 Draw = Callable[[int], Estimate]

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import stopping_rules as rules
 
-from mill.metrics.betting import Bets
 from mill.metrics.finite_population import UNIT, Stratum, planned_size, stratified_mean
-from mill.metrics.share_evidence import ShareEvidence
+from mill.metrics.sequential import Bets, ShareEvidence
 from mill.runs.folder import RunFolder
 from mill.runs.samples import read_rows
 

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from mill.metrics.betting import shares
-from mill.metrics.share_evidence import ShareEvidence
+from mill.metrics.sequential import ShareEvidence, shares
 
 STEP = 10  # values between looks
 BURN_IN = 200
@@ -42,7 +41,7 @@ def _at_looks(factors: np.ndarray) -> np.ndarray:
 
 
 def bets(orders: np.ndarray, candidate: float, alpha: float) -> np.ndarray:
-    """As `mill.metrics.betting.Bets`."""
+    """As `mill.metrics.sequential.Bets`."""
     rest, expected = _expected(orders, candidate)
     possible = rest > 1e-9 * orders.shape[1]
     gains = np.where(possible, orders / np.where(possible, expected, 1.0) - 1.0, 0.0)
@@ -53,7 +52,7 @@ def bets(orders: np.ndarray, candidate: float, alpha: float) -> np.ndarray:
 
 
 def share_evidence(orders: np.ndarray, candidate: int, alpha: float) -> np.ndarray:
-    """`mill.metrics.share_evidence.ShareEvidence` itself: it depends on the number of ones alone and rises with it."""
+    """`mill.metrics.sequential.ShareEvidence` itself: it depends on the number of ones alone and rises with it."""
     size = orders.shape[1]
     return np.cumsum(orders, axis=1)[:, looks(size) - 1] >= _fewest_ones(size, candidate, alpha)
 

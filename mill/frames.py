@@ -35,8 +35,7 @@ from mill.runs.plan import plan, plan_run
 from mill.runs.sample_rows import run_columns, sample_row
 from mill.runs.sample_status import STATUSES, status_of, with_status
 from mill.runs.samples import ScoredSample
-from mill.tasks.from_files import expand_task_files
-from mill.tasks.load import Selection, load_builtin, load_files, select
+from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
 if TYPE_CHECKING:

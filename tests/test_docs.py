@@ -31,8 +31,7 @@ from mill.runs.record import DISTRIBUTIONS
 from mill.runs.record import FOLDER as RECORD
 from mill.runs.shared import PARTS
 from mill.schedule.cells import CELLS
-from mill.schedule.cluster import Cluster
-from mill.schedule.jobs import LOGS
+from mill.schedule.jobs import LOGS, Cluster
 from mill.tasks.load import load_builtin, make_task
 
 ROOT = Path(__file__).parent.parent

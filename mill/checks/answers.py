@@ -16,7 +16,7 @@ from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
 from mill.runs.samples import ScoredSample, read_samples, score_sample
 from mill.runs.task_plan import hash_docs
-from mill.tasks.recorded import recorded_task
+from mill.tasks.load import recorded_task
 from mill.tasks.suite import ANSWERED
 
 TEXT, CHOICE, DOCUMENT = "text", "choice", "document"

@@ -34,8 +34,7 @@ from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
 from mill.runs.schema import Decision
-from mill.tasks.forced import ForcedTask, ForcedText
-from mill.tasks.suite import ANSWERED
+from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText
 
 ROW_TOP_LOGPROBS = 3  # of the token at a divergence
 ROW_CHOICES, CHOICE_CHARS = 26, 300  # of a sample, and of one of its choices

@@ -16,7 +16,7 @@ from mill.execute.sample_state import SampleState
 from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
 from mill.runs.folder import RunFolder
 from mill.runs.record import distribution_file
-from mill.tasks.forced import ForcedText
+from mill.tasks.suite import ForcedText
 
 NAME = "forced"
 FORCED_TOKENS = 32  # of each answer, by default

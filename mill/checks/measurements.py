@@ -15,11 +15,12 @@ from typing import Any
 from mill.checks.answers import TEXT
 from mill.checks.pairing import AnswerPair, score_shift
 from mill.metrics.differences import paired_loss
-from mill.metrics.divergence import Gap
+from mill.metrics.divergence import Gap, similarity
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
     bounded_mean,
     clustered_mean,
+    clustered_percentiles,
     clustered_rate,
     exponential,
     inside,
@@ -29,8 +30,6 @@ from mill.metrics.paired import (
     positive_mean,
     rate,
 )
-from mill.metrics.quantiles import clustered_percentiles
-from mill.metrics.similarity import similarity
 
 NEAR_TIE = 0.1  # nats: below this margin rounding alone may swap the two best tokens
 KL_SHARES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99}

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
-from mill.metrics.similarity import common_start, severity, similarity
+from mill.metrics.divergence import common_start, severity, similarity
 
 EMPTY, FAILED = "empty", "failed"  # severities beside those of similarity
 

@@ -19,8 +19,7 @@ from mill.cli.interrupt import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import merge
-from mill.tasks.from_files import expand_task_files
-from mill.tasks.load import Selection, load_builtin, load_files, select
+from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
 RULES = ("fail_on", "require", "strict")

@@ -21,16 +21,14 @@ from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
 from mill.export.live import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.eval_options import EvalOptions, merge
-from mill.options.run_file import read_run_file
+from mill.options.eval_options import EvalOptions, merge, read_run_file
 from mill.options.switches import one_call
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Plan
 from mill.runs.outcome import Outcome
 from mill.runs.plan import plan
-from mill.tasks.from_files import expand_task_files
-from mill.tasks.load import load_builtin, load_files, select
+from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 EXAMPLES = """
 \b

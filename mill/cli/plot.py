@@ -15,9 +15,8 @@ from mill.api.printing import echo
 from mill.api.storage import slug, write_atomically
 from mill.checks.glossary import counted
 from mill.cli.values import FilePath
-from mill.options.amounts import check_price, make_price
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.options.text import parse_pairs
+from mill.options.text import check_price, make_price, parse_pairs
 from mill.report.plot_data import PlotData, ScorePlot, plot_data
 from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
 from mill.runs.recorded_run import read_runs

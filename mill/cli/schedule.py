@@ -28,10 +28,8 @@ from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import RunFolder
 from mill.runs.plan import open_for_run, plan_run
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
-from mill.schedule.cluster import Cluster, read_cluster
-from mill.schedule.jobs import active_jobs, run_locally, submit
-from mill.tasks.from_files import expand_task_files
-from mill.tasks.load import load_builtin, load_files, select
+from mill.schedule.jobs import Cluster, active_jobs, read_cluster, run_locally, submit
+from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 DONE, ACTIVE, TO_DO = "done", "active", "to do"
 PASSED_ON = (

@@ -7,7 +7,7 @@ import json
 import click
 
 from mill.api.printing import echo_data
-from mill.options.run_file import run_file_schema
+from mill.options.eval_options import run_file_schema
 
 
 @click.command("schema")

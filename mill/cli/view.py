@@ -57,6 +57,6 @@ def command(
         pages = export_site(Path(folder), Path(export), [name for name in (runs or "").split(",") if name])
         echo(f"written: {pages}; open it in a browser, from disk or from any web server")
         return 0
-    from mill.view.serve import serve
+    from mill.view.server import serve
 
     return serve(Path(folder), host=host, port=port, token=token or secrets.token_urlsafe(18), browser=not no_browser)

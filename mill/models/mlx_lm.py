@@ -15,7 +15,7 @@ from mill.api.reasoning import tags_of
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.compat.mlx import model_folder, rope_overrides
-from mill.metrics.similarity import common_start
+from mill.metrics.divergence import common_start
 from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
 from mill.models.tokens.generated import TokenLogprobs, as_tokens

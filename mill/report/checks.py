@@ -13,7 +13,7 @@ from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.checks.sentences import explain
 from mill.checks.verdict import first_sentences
-from mill.metrics.similarity import TIERS
+from mill.metrics.divergence import TIERS
 from mill.report.tables import console, dash, print_table
 
 MAX_ERRORS = 3  # listed below the table

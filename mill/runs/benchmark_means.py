@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mill.api.task import Benchmark
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
-from mill.metrics.sampled_pool import SampledPart, pool_random, pool_samples
+from mill.metrics.finite_population import SampledPart, pool_random, pool_samples
 from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 

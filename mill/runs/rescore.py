@@ -29,7 +29,7 @@ from mill.runs.schema import Decision, Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
-from mill.tasks.recorded import recorded_benchmarks, recorded_task
+from mill.tasks.load import recorded_benchmarks, recorded_task
 
 
 def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) -> Outcome:

@@ -21,8 +21,7 @@ from mill.metrics.repeats import RepeatMetric
 from mill.runs.repeats import with_repeat_metrics
 from mill.runs.samples import SampleRecord, ScoredSample, score_sample
 from mill.tasks import hooks
-from mill.tasks.load import load_builtin, load_files
-from mill.tasks.recorded import recorded_task
+from mill.tasks.load import load_builtin, load_files, recorded_task
 from mill.tasks.sources import Documents, added_folders, split_name
 
 PATIENCE_S = 20.0  # of scoring that is left before processes are worth their start

@@ -27,8 +27,8 @@ from mill.runs.sampling import (
 from mill.runs.schema import SampledData
 from mill.sandbox import refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
-from mill.tasks.forced import ForcedTask
 from mill.tasks.load import Selection, letter_rendering, renderings, serve
+from mill.tasks.suite import ForcedTask
 
 
 @dataclass(frozen=True)

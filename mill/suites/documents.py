@@ -1,13 +1,42 @@
-"""Long documents of `long-context`: planted facts between sentences of filler, on dated pages of one genre."""
+"""The suite `long-context`: long documents with planted facts between sentences of filler, and questions about the facts.
+
+The documents are made and not stored, as they are long and hold nothing worth reading.
+"""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from mill.suites.chance import Chance
-from mill.suites.planted_facts import Planted
-from mill.suites.words import CORRESPONDENTS, FILLER, FOOD, GOODS, MONTHS, PEOPLE, PLACES, THINGS, WEATHER
+from mill.suites.planted_facts import CATEGORIES, STEPS, Planted
+from mill.suites.words import CORRESPONDENTS, FILLER, FOOD, GOODS, MONTHS, PEOPLE, PLACES, THINGS, TITLES, WEATHER, Chance
+
+SEED = 20240229
+WORDS = (300, 600, 1000, 1500, 2000, 2500)
+
+
+def make_prompts() -> list[dict[str, Any]]:
+    """Sixty prompts: every category with every length, in an order in which the first ten already have all of both."""
+    return [_prompt(number) for number in range(len(CATEGORIES) * len(WORDS))]
+
+
+def _prompt(number: int) -> dict[str, Any]:
+    chance = Chance(SEED + number)
+    row, column = divmod(number, len(CATEGORIES))
+    load = (row + column) % len(WORDS)
+    genre = GENRES[(2 * row + column) % len(GENRES)]
+    category = tuple(CATEGORIES)[column]
+    planted = CATEGORIES[category](chance, row, load)
+    text = document(chance, genre, planted, WORDS[load])
+    head = f"Read the {TITLES[genre]} between the two lines of dashes and answer the question below."
+    prompt = f"{head}\n\n-----\n{text}\n-----\n\nQuestion: {planted.question}"
+    brief = STEPS not in planted.question
+    line: dict[str, Any] = {"id": f"long-context-{number + 1:03}", "category": category}
+    line["prompt"] = f"{prompt}\nAnswer:" if brief else prompt
+    line |= {"answer": planted.answer, "extract": planted.extract}
+    return line | {"max_tokens": 48} if brief else line
+
 
 GENRES = tuple(FILLER)
 PAGE = 10  # sentences under one date

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.suites.chance import Chance
 from mill.suites.words import (
     ANIMALS,
     BOATS,
@@ -23,6 +22,7 @@ from mill.suites.words import (
     PASSWORDS,
     SIGHTINGS,
     TOWNS,
+    Chance,
 )
 
 NUMBER = "Reply with the number only."

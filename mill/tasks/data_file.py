@@ -9,8 +9,8 @@ question|prompt                   prompts without a gold answer: the responses a
 
 `question` is sent as "Question: ...\\nAnswer:", `prompt` exactly as it is. Optional columns: `id`, `category` (scores by
 category), `system` (replaces --system_prompt in its row), `image`, `video`, `audio` (paths, relative to the file), `extract`
-and `max_tokens` as in prompt suites. Other columns are ignored and reported; those that look like a known one are refused
-(column_names.py). `mill/tasks/columns.py` reads the cells.
+and `max_tokens` as in prompt suites. Other columns are ignored and reported; those that look like a known one are refused.
+`mill/tasks/columns.py` reads the cells.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ from mill.api.errors import DataError
 from mill.api.message import MEDIA_KINDS
 from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
-from mill.tasks.column_names import CHOICE_COLUMN, OPTIONAL, QUESTION, check_names, misspelled_inputs
-from mill.tasks.columns import LETTERS, decoded, is_missing
+from mill.tasks.columns import (
+    CHOICE_COLUMN,
+    LETTERS,
+    OPTIONAL,
+    QUESTION,
+    check_names,
+    decoded,
+    is_missing,
+    misspelled_inputs,
+)
 from mill.tasks.data import MOST_COLUMNS, Row, read_rows
 from mill.tasks.file_questions import BY_LETTER, ChoiceFile, LetterFile, QuestionFile
 from mill.tasks.perplexity import PerplexityTask

@@ -6,6 +6,8 @@ the prompts and how answers are read.
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,11 +19,32 @@ from mill.api.registry import tasks
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Benchmark, Opaque, RenderSettings, Sample, Task, TaskType, Value
-from mill.metrics.extract_choice import listed_choice
-from mill.tasks.choice_orders import Order, choice_orders
+from mill.metrics.extract import listed_choice
 from mill.tasks.generative import LETTERS
 from mill.tasks.multiple_choice import GENERATED, ListedQuestion, named_choice
 from mill.tasks.prompted import Doc
+
+Order = tuple[int, ...]
+"""The indices of the choices, in the order in which they are listed."""
+
+
+def choice_orders(count: int, sample_id: str, settings: RenderSettings) -> list[Order]:
+    """As many different orders of `count` choices as the settings say, or all that there are.
+
+    The last is the order of the data, or the shuffled one. Before it come its rotations, so that as many orders as there are
+    choices list each choice once at every position; beyond those, other orders.
+    """
+    draw = random.Random(f"{settings.seed or 0}/{sample_id}")
+    given = list(range(count))
+    if settings.shuffle_choices:
+        draw.shuffle(given)
+    wanted = min(settings.permutations, math.factorial(count))
+    shifts = draw.sample(range(1, count), min(wanted, count) - 1)
+    orders = dict.fromkeys([tuple(given), *(tuple(given[shift:] + given[:shift]) for shift in shifts)])
+    while len(orders) < wanted:
+        orders.setdefault(tuple(draw.sample(given, count)))
+    return list(orders)[::-1]
+
 
 DIRECT = "Answer with the letter of the right choice alone."
 STEP_BY_STEP = 'Think step by step, and end with a line "Answer: X", where X is the letter of the right choice.'

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from mill.api.registry import register_task
 from mill.api.response import Response
 from mill.api.task import Sample, Value
-from mill.tasks.agent import AgentTask, FunctionTool
-from mill.tasks.agent_tools import python_tool
+from mill.tasks.agent import AgentTask, FunctionTool, python_tool
 from mill.tasks.gsm8k import GSM8K, last_number
 
 

@@ -1,4 +1,4 @@
-"""From names to tasks: built-in tasks, benchmarks, patterns, data files, and custom task files."""
+"""From names to tasks: built-in tasks, benchmarks, patterns, data files, custom task files, and the tasks of a recorded run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fnmatch
 import importlib
 import pkgutil
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,30 @@ from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.files import check_path, forget_file, import_file, is_file, registrations_of
 from mill.api.model import ModelCapabilities
 from mill.api.registry import tasks
-from mill.api.task import Benchmark, Task
+from mill.api.task import Benchmark, RenderSettings, Task
+from mill.api.warnings import warn
+from mill.tasks import hooks
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_attributes
 from mill.tasks.multiple_choice import GENERATED
-from mill.tasks.sources import TaskSource, add_folder, is_pattern, names_in_sources, source, split_name
+from mill.tasks.sources import Documents, TaskSource, add_folder, is_pattern, names_in_sources, source, split_name
+
+
+def expand_task_files(names: Iterable[str]) -> list[str]:
+    """The same names, with every Python file replaced by the tasks that it registers."""
+    expanded: list[str] = []
+    for name in names:
+        expanded += _registered(name) if name.endswith(".py") and name not in tasks else [name]
+    return expanded
+
+
+def _registered(file: str) -> list[str]:
+    registered = tasks.defined_in(import_file(file, "task file").__name__)
+    if not registered:
+        raise DataError(f"the task file {file} registers no task: add @register_task(...)")
+    return registered
+
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
 
@@ -208,3 +227,31 @@ def serve(task: Task, capabilities: ModelCapabilities, who: str, can: str) -> Ta
     kinds = " and ".join(sorted(kind for kind in task.kinds if not capabilities.serves(kind)))
     what = f"{task.name} ({task.task_type.value}) is scored by {kinds} requests"
     raise CannotServe(f"{what}, which {who} does not answer; {can}")
+
+
+def recorded_task(name: str, documents: Mapping[str, Documents], settings: RenderSettings) -> Task:
+    """A task by name, with the settings of its run. One of another package is made over the recorded documents, since it
+    loads data when it is made."""
+    named = split_name(name)
+    if named is None:
+        task = make_task(name)
+    else:
+        (task,), _ = source(named[0]).recorded(named[1], documents)
+    hooks.call(task, "configure()", lambda: task.configure(settings))
+    return task
+
+
+def recorded_benchmarks(names: Iterable[str], documents: Mapping[str, Documents]) -> list[Benchmark]:
+    """Those of these benchmarks that are known here."""
+    found = []
+    for name in names:
+        named = split_name(name)
+        if named is None:
+            entry = tasks.get(name) if name in tasks else None
+            found += [entry] if isinstance(entry, Benchmark) else []
+            continue
+        try:
+            found += [one for one in source(named[0]).recorded(named[1], documents)[1] if one.name == name]
+        except MillError as error:
+            warn(f"the mean of {name} stays as it was: {error}")
+    return found

@@ -8,20 +8,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from mill.api.batching import describe
 from mill.api.errors import DataError, SpecError, UnknownName
-from mill.api.message import MEDIA_KINDS
+from mill.api.message import MEDIA_KINDS, Context
 from mill.api.registry import register_task
-from mill.api.request import GENERATE, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.metrics.extract import EXTRACTORS, is_right, normal, spelled_gold
-from mill.suites import long_context
+from mill.suites import documents as long_context
 from mill.tasks.data import read_rows
+
+
+@dataclass(frozen=True)
+class ForcedText:
+    """A context as it went to the model, and what is scored after it; `plain` where a dialog became plain text."""
+
+    id: str
+    context: Context
+    continuation: str
+    plain: bool = False
+
+
+class ForcedTask(Task):
+    """`top_logprobs` is the number of most likely tokens at each position, or "all" for the whole vocabulary."""
+
+    task_type = TaskType.PERPLEXITY
+    kind = LOGLIKELIHOOD
+    metrics = {"token_perplexity": "perplexity"}
+
+    def __init__(self, name: str, texts: Sequence[ForcedText], top_logprobs: int | str) -> None:
+        super().__init__(name)
+        self.texts, self.top_logprobs = {text.id: text for text in texts}, top_logprobs
+
+    def samples(self) -> Sequence[Sample]:
+        return [Sample(text.id, {"continuation": text.continuation}) for text in self.texts.values()]
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        text = self.texts[sample.id]
+        options = {"logprobs": self.top_logprobs}
+        return [Request(LOGLIKELIHOOD, context=text.context, continuation=text.continuation, options=options)]
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        score = responses[0].score
+        return {"token_perplexity": (float("nan") if score is None else score, float(responses[0].output_tokens or 1))}
+
 
 FOLDER = Path(long_context.__file__).parent
 DEFAULT_MAX_TOKENS = 256

@@ -13,7 +13,7 @@ from mill.report.collect import COLUMNS, score_rows
 from mill.report.data_frame import data_frame
 from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.sample_status import STATUSES, with_status
-from mill.view.check_list import list_checks
+from mill.view.check_queries import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows, read_names
 from mill.view.frame_types import RUN_TYPES, SCORE_TYPES, sample_types, typed

@@ -4,22 +4,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError
 from mill.api.response import Response, Token, encode_float
 from mill.checks.answers import Answer
 from mill.checks.pairing import Divergence, find_divergence
-from mill.metrics.divergence import bounded_gap, exact_gaps
-from mill.metrics.similarity import common_start
+from mill.metrics.divergence import bounded_gap, common_start, exact_gaps
 from mill.runs.record import distribution_file
 from mill.runs.sample_schema import read_response
 from mill.view.filters import Page, SampleFilter
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, list_samples, read_line, sample_row
-from mill.view.run_info import RunInfo
+from mill.view.run_info import RunInfo, file_signature
 from mill.view.sample_line import TOKENS
-from mill.view.vocabulary import TokenTexts
+
+_FILE = "tokenizer.json"
+LARGEST = 1 << 27  # bytes
+
+
+class TokenTexts:
+    """Looks up ids in texts that are known already, then in the tokenizer. An unknown id is `#id`."""
+
+    def __init__(self, run: RunInfo | None, known: dict[int, str]) -> None:
+        self._known, self._tokenizer = known, _tokenizer_of(run)
+
+    def __call__(self, name: int | str) -> str:
+        if isinstance(name, str):
+            return name
+        if name not in self._known:
+            text = self._tokenizer.decode([name], skip_special_tokens=False) if self._tokenizer is not None else ""
+            self._known[name] = text or f"#{name}"
+        return self._known[name]
+
+
+def _tokenizer_of(run: RunInfo | None) -> Any:
+    path = run.model_path if run is not None else None
+    if path is None:
+        return None
+    file = path / _FILE
+    signature = file_signature(file)
+    return _load(file, signature) if signature is not None and signature[0] <= LARGEST else None
+
+
+@lru_cache(maxsize=8)
+def _load(file: Path, signature: Any) -> Any:
+    try:
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(file))
+    except Exception:  # tokenizers raises plain Exceptions; without texts, ids are shown
+        return None
+
 
 FORCED = "forced"  # the task of the texts that a check lets both engines score
 MOST_TEXTS = 500  # whose tokens are compared for the list of the worst

@@ -18,6 +18,7 @@ import pytest
 
 from mill.export.run import ExportedRun
 from mill.export.tracker import TrackedRun, tracked
+from tests import forking
 from tests.engines.prepared import environment
 from tests.export.made_runs import ENVIRONMENT, KEY, evaluate, leaks, mill
 from tests.servers import free_port, serving, wait_for
@@ -44,7 +45,7 @@ def read(python: str, tmp_path: Path) -> Read:
     def reader(*words: str) -> list[dict[str, Any]]:
         command = [python, str(READER), *words]
         environ = {**ENVIRONMENT, "TRACKIO_DIR": str(tmp_path / "trackio")}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        done = forking.run(command, env=environ, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found

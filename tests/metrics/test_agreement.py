@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 from statsmodels.stats.inter_rater import cohens_kappa  # type: ignore[import-untyped]
 
-from mill.metrics.agreement import kappa
+from mill.metrics.aggregate import kappa
 
 RatingPair = tuple[float, float]
 

@@ -7,7 +7,7 @@ from string import ascii_uppercase
 
 import pytest
 
-from mill.metrics.extract_choice import listed_choice
+from mill.metrics.extract import listed_choice
 from tests.growth import LINEAR, TIMES, growth
 
 CITIES = ("Paris", "London", "Rome", "Berlin")

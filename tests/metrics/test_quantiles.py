@@ -9,7 +9,7 @@ import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
 from mill.metrics.estimate import Estimate
-from mill.metrics.quantiles import clustered_percentiles
+from mill.metrics.paired import clustered_percentiles
 
 SHARES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
 

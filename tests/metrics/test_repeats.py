@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mill.api.errors import SpecError
-from mill.metrics.aggregate import mean
-from mill.metrics.positions import share
+from mill.metrics.aggregate import mean, share
 from mill.metrics.repeats import RepeatMetric, pass_at, read_repeat_metrics, value_of
 
 

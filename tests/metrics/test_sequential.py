@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
 from mill.api.errors import DataError, SpecError
-from mill.metrics.betting import Bets
-from mill.metrics.sequential import Decider
-from mill.metrics.share_evidence import ShareEvidence
+from mill.metrics.sequential import Bets, Decider, ShareEvidence
 
 SIZE = 600
 VALUES = [((37 * i * i + 11 * i) % 101) / 100 for i in range(400)]

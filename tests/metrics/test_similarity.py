@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mill.metrics.similarity import common_start, severity, similarity
+from mill.metrics.divergence import common_start, severity, similarity
 
 
 def test_by_hand() -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from mill.api.errors import MillError, UnknownName
 from mill.cli.eval import command
-from mill.options.eval_options import EvalOptions
+from mill.options.eval_options import EvalOptions, read_run_file, run_file_schema
 from mill.options.option import options_of, read_all, shown
-from mill.options.run_file import read_run_file, run_file_schema
 
 
 def fits_schema(content: Any) -> bool:

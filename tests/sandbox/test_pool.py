@@ -14,7 +14,7 @@ import pytest
 
 from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
-from mill.bridges.lm_eval.hub_metrics import CodeEval
+from mill.bridges.lm_eval.task import CodeEval
 from mill.sandbox import chosen_sandbox, has_module, require_imports, run_programs, run_python
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.sandbox.isolation import Sandbox

@@ -12,7 +12,7 @@ import pytest
 
 from mill.api.consent import Consent, consenting
 from mill.sandbox import run_python
-from mill.tasks.agent_tools import bash_tool
+from mill.tasks.agent import bash_tool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 

@@ -20,8 +20,7 @@ from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, ToolCall
 from mill.execute.tools import execute
 from mill.sandbox import chosen_sandbox
-from mill.tasks.agent import FunctionTool
-from mill.tasks.agent_tools import bash_tool, file_tools, python_tool
+from mill.tasks.agent import FunctionTool, bash_tool, file_tools, python_tool
 from mill.tasks.gsm8k_python import GSM8KPython
 from mill.tasks.load import Selection
 from tests.plans import prepare

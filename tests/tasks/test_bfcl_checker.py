@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mill.api.tools import ToolCall
-from mill.tasks.bfcl.checker import wrong_calls, wrong_value
-from mill.tasks.bfcl.code_values import java_value, javascript_value
+from mill.tasks.bfcl.checker import java_value, javascript_value, wrong_calls, wrong_value
 from mill.tasks.bfcl.function_docs import JAVA, JAVASCRIPT, PYTHON
 from tests.growth import QUADRATIC, TIMES, growth
 

@@ -19,11 +19,11 @@ from mill.api.request import GENERATE
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task
 from mill.cli.main import run as main
-from mill.metrics.positions import position_spread, share
+from mill.metrics.aggregate import position_spread, share
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
 from mill.runs.task_plan import _served
-from mill.tasks.choice_orders import choice_orders
+from mill.tasks.generated_choice import choice_orders
 from mill.tasks.load import load_builtin, make_task, select
 
 load_builtin()

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import mill
-from mill.suites import documents, long_context
-from mill.suites.chance import Chance
-from mill.suites.words import ANIMALS, BOATS, PASSWORDS, TOWNS
+from mill.suites import documents
+from mill.suites import documents as long_context
+from mill.suites.words import ANIMALS, BOATS, PASSWORDS, TOWNS, Chance
 
 FOLDER = Path(mill.__file__).parent / "suites"
 FILES = ("reasoning", "code", "numerics", "determinism", "structured-output", "multilingual")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mill.view.bundle import bundle
+from mill.view.export import bundle
 from mill.view.server import SHARED, STATIC
 
 

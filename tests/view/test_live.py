@@ -12,8 +12,8 @@ import pytest
 from mill.api.storage import open_regular
 from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import RunFolder
-from mill.view import live
-from mill.view.live import LiveProgress
+from mill.view import overview as live
+from mill.view.overview import LiveProgress
 from mill.view.run_info import RunInfo
 
 LINE = '{"key": "a"}\n'

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
-from mill.view.other_logs import inspect_samples, json_stream
+from mill.view.other_logs import inspect_files as json_stream
+from mill.view.other_logs import inspect_samples
 from mill.view.other_logs.convert import convert_log
 from mill.view.other_logs.find import OtherLog, identify_log
-from mill.view.other_logs.json_stream import JsonStream
-from mill.view.other_logs.zip_members import ZipMembers
+from mill.view.other_logs.inspect_files import JsonStream, ZipMembers
 from mill.view.scan import scan
 from tests.view.conversion import LOGS, Converted, converted
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError
-from mill.bridges.lm_eval.problems import dataset_problem
+from mill.bridges.lm_eval.library import dataset_problem
 from mill.tasks.data import read_rows
 from mill.tasks.search_path import folders_on_search_path, splits_in
 

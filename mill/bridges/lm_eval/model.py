@@ -9,8 +9,7 @@ from lm_eval.api.model import LM
 from mill.api.errors import SpecError
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
-from mill.bridges.lm_eval.prompts import return_messages
-from mill.bridges.lm_eval.requests import as_request
+from mill.bridges.lm_eval.requests import as_request, return_messages
 from mill.bridges.recorded_model import RecordedModel
 from mill.models.tokens.token_model import TokenModel
 

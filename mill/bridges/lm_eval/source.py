@@ -1,19 +1,22 @@
-"""The names `lm-eval:NAME`: tasks, groups and tags of the installed lm-evaluation-harness."""
+"""The names `lm-eval:NAME`: tasks, groups and tags of the installed lm-evaluation-harness; `_gen` lists the choices of a question."""
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import functools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from yaml import YAMLError
 
 from mill.api.errors import DataError, UnknownName
-from mill.api.task import Benchmark, Task
+from mill.api.task import Benchmark, RenderSettings, Sample, Task
 from mill.api.warnings import warn
 from mill.bridges.lm_eval import library
-from mill.bridges.lm_eval.group import LmEvalGroup
 from mill.bridges.lm_eval.index import (
     IndexEntry,
     TaskIndex,
@@ -25,12 +28,141 @@ from mill.bridges.lm_eval.index import (
     stored_index,
     yaml_files,
 )
-from mill.bridges.lm_eval.listed import LmEvalQuestions, why_not_listed
-from mill.bridges.lm_eval.recorded import recorded_documents
+from mill.bridges.lm_eval.library import one_line
+from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
+from mill.bridges.lm_eval.templates import compiled_once
+from mill.tasks.fewshot import shots_from
 from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
-from mill.tasks.multiple_choice import GENERATED
+from mill.tasks.generative import LETTERS
+from mill.tasks.multiple_choice import GENERATED, ListedQuestion
+from mill.tasks.prompted import Doc
 from mill.tasks.sources import Documents, is_pattern
+
+
+@contextlib.contextmanager
+def recorded_documents(by_task: Mapping[str, Documents]) -> Iterator[None]:
+    """Inside this context lm-eval makes its tasks over these documents, by task name, instead of loading a dataset."""
+    from lm_eval.api.task import ConfigurableTask, Task
+
+    def download(task: Any, *_: Any, **__: Any) -> None:
+        config = task.config
+        documents = by_task[config.task]
+        task.dataset = _AnySplit(documents)
+        config.process_docs = None  # the recorded ones are processed already
+
+    changed = {"download": download, "fewshot_docs": lambda task: None}
+    before = [(cls, name, getattr(cls, name)) for cls in (Task, ConfigurableTask) for name in changed]
+    for cls, name, _ in before:
+        setattr(cls, name, changed[name])
+    try:
+        yield
+    finally:
+        for cls, name, original in before:
+            setattr(cls, name, original)
+
+
+class _Rows(list[Any]):
+    """Documents with the names of their columns, as a dataset has them."""
+
+    @property
+    def features(self) -> dict[str, None]:
+        return dict.fromkeys(self[0]) if self else {}
+
+
+class _AnySplit(dict[str, Any]):
+    """A dataset whose every split is the recorded documents: which one was evaluated does not matter any more."""
+
+    def __init__(self, documents: Documents) -> None:
+        super().__init__()
+        self.rows = _Rows(dict(document) for document in documents)
+
+    def __missing__(self, split: str) -> Any:
+        return self.rows
+
+
+_QUESTION_CUE = re.compile(r"^\s*Q:\s*(?!.*\nQ:)", re.DOTALL)  # of one question; others have examples in their text
+_ANSWER_CUE = re.compile(r"\n\s*\w{1,12}\s?[:\uff1a]\s*$")  # a last line of one word: `Answer:`
+
+
+def why_not_listed(task: LmEvalTask) -> str:
+    """Why the choices of a task cannot be listed in its prompts; empty where they can."""
+    if task.task.OUTPUT_TYPE != "multiple_choice" or not hasattr(task.task, "doc_to_choice"):
+        return "it is not multiple choice"
+    if task.modalities != {"text"}:
+        return f"it shows {' and '.join(sorted(task.modalities - {'text'}))}"
+    if getattr(task.task, "multiple_input", False):
+        return "its choices complete the question in different ways, they are not answers to it"
+    if getattr(task.task, "multiple_target", False):
+        return "its questions have several right answers"
+    if task.task.get_config("process_results") is not None:
+        return "its own code scores the choices, so which of them is right is not known"
+    return ""
+
+
+class LmEvalQuestions:
+    """Texts, choices and answers as lm-eval renders them. Examples are chosen as for mill's own tasks."""
+
+    def __init__(self, task: LmEvalTask) -> None:
+        self._task, self.name = task, task.name + GENERATED
+        if reason := why_not_listed(task):
+            raise DataError(f"{self.name}: {task.name} cannot be answered by a letter: {reason}")
+        self._known: dict[int, tuple[Doc, ListedQuestion]] = {}
+
+    def samples(self) -> Sequence[Sample]:
+        return self._task.samples()
+
+    def warnings(self) -> list[str]:
+        return []
+
+    @cached_property
+    def _pool(self) -> list[Doc]:
+        return self._task.example_docs()
+
+    def shots(self, sample: Sample, settings: RenderSettings) -> list[Doc]:
+        if not settings.n_shots:
+            return []
+        how = self._task.task.get_config("fewshot_config")
+        sampler = how.get("sampler") if isinstance(how, dict) else getattr(how, "sampler", None)
+        options: dict[str, Any] = {"fixed": sampler == "first_n", "task": self.name, "where": "the split of its examples"}
+        return shots_from(self._pool, settings.n_shots, sample, settings, **options)
+
+    def listed(self, doc: Doc) -> ListedQuestion:
+        """lm-eval renders a document once; it is used for the prompt, the target and the score."""
+        known = self._known.get(id(doc))
+        if known is None or known[0] is not doc:
+            known = self._known[id(doc)] = (doc, self._render(doc))
+        return known[1]
+
+    def _render(self, doc: Doc) -> ListedQuestion:
+        from lm_eval.utils import apply_template
+
+        inner = self._task.task
+        with one_line(f"{self.name}: a question cannot be rendered"), compiled_once(), library.silent():
+            text, target = inner.doc_to_text(doc), inner.doc_to_target(doc)
+            choices = list(inner.doc_to_choice(doc))
+            introduction = apply_template(str(inner.get_config("description") or ""), doc)
+        if not all(isinstance(choice, (str, int, float)) for choice in choices):
+            raise DataError(f"{self.name}: the choices of a question are not texts")
+        if isinstance(target, list):
+            raise DataError(f"{self.name}: a question has several right answers")
+        texts = tuple(str(choice) for choice in choices)
+        question = _ANSWER_CUE.sub("", _QUESTION_CUE.sub("", str(text).rstrip()))
+        if not question.strip():
+            raise DataError(f"{self.name}: a question has no text beside its choices")
+        letters = tuple(re.sub(r"\W", "", choice).upper() for choice in texts)
+        in_question = letters == tuple(LETTERS[: len(letters)])
+        if in_question and not all(re.search(rf"(?<!\w){letter}[.):]", question) for letter in letters):
+            raise DataError(f"{self.name}: the choices are letters, which the text of a question does not list")
+        answer = _index(target, choices)
+        return ListedQuestion(question, letters if in_question else texts, answer, in_question, introduction.strip())
+
+
+def _index(target: Any, choices: list[Any]) -> int | None:
+    """The index of the right choice as lm-eval finds it: a text among the choices, or an index."""
+    if isinstance(target, str):
+        return choices.index(target) if target in choices else None
+    return target % len(choices) if isinstance(target, int) and -len(choices) <= target < len(choices) else None
 
 
 class LmEvalSource:

@@ -5,26 +5,96 @@ lm-eval loads the documents, draws the examples, renders the prompts, filters an
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from typing import Any
 
-from mill.api.errors import DataError
+from mill.api.batching import describe
+from mill.api.consent import current_consent
+from mill.api.errors import DataError, SpecError
 from mill.api.message import AUDIO, IMAGE, Media
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.data import Splits, local_first
-from mill.bridges.lm_eval.hub_metrics import hub_metrics
-from mill.bridges.lm_eval.problems import missing_part, one_line
-from mill.bridges.lm_eval.prompts import ChatPrompt, return_messages
-from mill.bridges.lm_eval.requests import as_request
+from mill.bridges.lm_eval.library import missing_part, one_line
+from mill.bridges.lm_eval.requests import ChatPrompt, as_request, return_messages
 from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
 from mill.bridges.lm_eval.templates import compiled_once
-from mill.sandbox import chosen_sandbox
+from mill.sandbox import Execution, chosen_sandbox, require_imports, run_programs
 from mill.tasks.hooks import attempt
+
+NAME = "code_eval"
+_TIMEOUT_S = 3.0
+
+
+@contextlib.contextmanager
+def hub_metrics() -> Iterator[None]:
+    """Inside this context `evaluate.load` gives the metric below, and one line for one that cannot be had."""
+    import evaluate
+
+    original = evaluate.load
+
+    def load(path: str, *more: Any, **options: Any) -> Any:
+        if path == NAME:
+            return CodeEval()
+        try:
+            return original(path, *more, **options)
+        except Exception as error:
+            raise DataError(f"the metric {path} cannot be loaded from the hub: {describe(error)}") from error
+
+    evaluate.load = load
+    try:
+        yield
+    finally:
+        evaluate.load = original
+
+
+class CodeEval:
+    """Programs that pass their tests: pass@k by the unbiased estimator, and each program's result."""
+
+    def compute(
+        self,
+        *,
+        references: Sequence[str],
+        predictions: Sequence[Sequence[str]],
+        k: Sequence[int] = (1, 10, 100),
+        num_workers: int | None = None,
+        timeout: float = _TIMEOUT_S,
+    ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
+        if not current_consent().confirm_run_unsafe_code:
+            raise SpecError("it executes code that the model wrote: --confirm_run_unsafe_code allows it")
+        require_imports(references)
+        programs = [
+            (task, number, f"{program}\n{test}")
+            for task, (test, candidates) in enumerate(zip(references, predictions, strict=True))
+            for number, program in enumerate(candidates)
+        ]
+        results: dict[int, list[tuple[int, dict[str, Any]]]] = {task: [] for task in range(len(references))}
+        executions = run_programs([source for _, _, source in programs], timeout=timeout, workers=num_workers)
+        for (task, number, _), execution in zip(programs, executions, strict=True):
+            results[task].append((number, _as_result(task, number, execution)))
+        counts = [(len(found), sum(one["passed"] for _, one in found)) for found in results.values()]
+        return {
+            f"pass@{draws}": sum(_pass_at(draws, n, passed) for n, passed in counts) / len(counts)
+            for draws in k
+            if counts and all(n >= draws for n, _ in counts)
+        }, results
+
+
+def _as_result(task: int, number: int, execution: Execution) -> dict[str, Any]:
+    result = f"{execution.outcome}: {execution.error}" if execution.error else execution.outcome
+    return {"task_id": task, "passed": execution.passed, "result": result, "completion_id": number}
+
+
+def _pass_at(draws: int, n: int, passed: int) -> float:
+    """The probability that one of `draws` of the n programs passes."""
+    return 1.0 - math.comb(n - passed, draws) / math.comb(n, draws)
+
 
 PREFIX = "lm-eval:"
 _TYPES = {

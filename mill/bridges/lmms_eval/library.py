@@ -6,17 +6,38 @@ import contextlib
 import functools
 import importlib.metadata
 import importlib.util
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError, MillError, install_command
+from mill.api.message import AUDIO, Media
 from mill.bridges.lm_eval.data import local_first
-from mill.bridges.lm_eval.library import Loaded, from_nested, random_numbers
+from mill.bridges.lm_eval.library import Loaded, from_nested, one_line, random_numbers
 from mill.bridges.lm_eval.library import quiet as quiet_logging
-from mill.bridges.lm_eval.problems import one_line
-from mill.bridges.lmms_eval.audio import decode_with_soundfile
+from mill.models.media.decode import load_audio
+
+
+def decode_with_soundfile() -> None:
+    """From now on, where torchcodec is not installed, audio is a dictionary as in earlier versions of `datasets`."""
+    if importlib.util.find_spec("torchcodec") is None and importlib.util.find_spec("soundfile") is not None:
+        from datasets import Audio
+
+        Audio.decode_example = _decoded
+
+
+def _decoded(feature: Any, value: Any, token_per_repo_id: Any = None) -> Any:
+    if not isinstance(value, Mapping) or "array" in value:
+        return value
+    import soundfile
+
+    encoded, path = value.get("bytes"), value.get("path")
+    rate = feature.sampling_rate or soundfile.info(io.BytesIO(encoded) if encoded is not None else path).samplerate
+    samples = load_audio(Media(AUDIO, encoded if encoded is not None else path), rate)
+    return {"path": path, "array": samples, "sampling_rate": int(rate)}
+
 
 PREFIX = "lmms-eval:"
 OLDEST = (0, 7)

@@ -14,8 +14,7 @@ from lmms_eval.api.model import lmms
 from mill.api.errors import SpecError
 from mill.api.message import Context
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.bridges.lmms_eval.messages import Messages, from_lmms_eval, user_turn
-from mill.bridges.lmms_eval.options import decoding_options
+from mill.bridges.lmms_eval.messages import Messages, decoding_options, from_lmms_eval, user_turn
 from mill.bridges.recorded_model import RecordedModel
 
 

@@ -8,16 +8,27 @@ from __future__ import annotations
 import fnmatch
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from mill.api.errors import DataError, SpecError, UnknownName
-from mill.api.task import Benchmark, Task
+from mill.api.task import Benchmark, Task, TaskScores
 from mill.bridges.lm_eval.index import listed
+from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
-from mill.bridges.lmms_eval.group import LmmsEvalGroup
 from mill.bridges.lmms_eval.index import CLASS, LmmsIndex, stored_index
 from mill.bridges.lmms_eval.library import PREFIX
 from mill.tasks.sources import Documents, is_pattern
+
+
+@dataclass(frozen=True)
+class LmmsEvalGroup(LmEvalGroup):
+    suffix: str = ""
+    utilities: ClassVar[str] = "lmms_eval.evaluator_utils"
+
+    def aggregate(self, scores: TaskScores) -> dict[str, tuple[float, float | None]]:
+        return super().aggregate({name.removesuffix(self.suffix): metrics for name, metrics in scores.items()})
+
 
 _HINT = f"see `mill ls tasks {PREFIX}`"
 _FOR_MODELS = ("lmms_eval_specific_kwargs", "model_specific_generation_kwargs", "model_specific_target_kwargs")

@@ -12,7 +12,7 @@ from mill.api.errors import CannotServe, DataError
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Media, Message
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.metrics.similarity import common_start
+from mill.metrics.divergence import common_start
 from mill.models.hf import decoding
 from mill.models.media.decode import Video, even_indices, load_audio, load_image, load_video
 from mill.models.tokens.pairs import move_spaces

@@ -10,7 +10,7 @@ from typing import Any
 from mill.checks.glossary import format_value, title
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
-from mill.metrics.similarity import TIERS
+from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
 from mill.report.html.sequence import sequence_chart

@@ -16,8 +16,7 @@ from mill.metrics.estimate import Estimate
 from mill.runs.folder import RunFolder
 from mill.runs.schema import BenchmarkResult, SessionEntry, TaskResult
 from mill.view.other_logs.find import LM_EVAL, OtherLog, task_of
-from mill.view.other_logs.lm_eval_samples import read_lm_eval_samples
-from mill.view.other_logs.lm_eval_schema import LmEvalResults
+from mill.view.other_logs.lm_eval_samples import LmEvalResults, read_lm_eval_samples
 from mill.view.other_logs.write import ConvertedRun, TaskLog, tool_estimate, write_run, write_task
 
 _STDERR = "_stderr"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mill.bridges.lmms_eval import reach
+from mill.bridges.lmms_eval import refusals as reach
 from mill.bridges.lmms_eval.judge import Refused, Unanswered, answers
 
 requests = pytest.importorskip("requests")
