@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Fault, FaultServer, status
 
 from mill.api.errors import SpecError
 from mill.api.secrets import hide, redact
@@ -24,6 +23,7 @@ from mill.cli.main import run
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import parse_spec
 from mill.tasks.load import load_files
+from tests.servers import Fault, FaultServer, status
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
