@@ -1,7 +1,7 @@
 """Switches guarantees off, one at a time, in a copy of the code: the tests of each must then fail.
 
     make mutations                                  all of them
-    python -m tests.mutations "the view token"      one
+    python -m tests.mutations "no network"           one
 
 A text to replace stands in one place of `mill/`, whatever its file is called.
 """
@@ -30,66 +30,35 @@ class Mutation(NamedTuple):
     old: str
     new: str
     tests: str
-    """A test file, and options of pytest."""
+    """A file of tests/, and options of pytest."""
 
 
 MUTATIONS = (
     Mutation(
-        "an answer is on disk before the next one is asked for",
+        "answers are on disk before the next request",
         '"wb", buffering=0)',
         '"wb", buffering=1 << 20)',
-        "tests/runs/test_killed.py",
+        "runs/test_killed.py",
     ),
+    Mutation("a killed run is resumed", "recorded = self.store.get(clone)", "recorded = None", "runs/test_killed.py"),
+    Mutation("a budget stops the run", "if not budget.limits:", "if True:", "runs/test_budget.py"),
+    Mutation("no key is recorded", 'text = text.replace(secret, "***")', "pass", "runs/test_scrubbing.py"),
     Mutation(
-        "a killed run goes on where it stopped",
-        "recorded = self.store.get(clone)",
-        "recorded = None",
-        "tests/runs/test_killed.py",
-    ),
-    Mutation("a budget stops a run", "if not budget.limits:", "if True:", "tests/runs/test_budget.py"),
-    Mutation("no key is recorded", 'text = text.replace(secret, "***")', "pass", "tests/runs/test_scrubbing.py"),
-    Mutation(
-        "samples are paired by their data",
+        "pairing by data",
         "for digest in (sample.doc_hash, sample.request_key) if digest]",
         "for digest in ()]",
-        "tests/checks/test_pairing.py",
+        "checks/test_pairing.py",
+    ),
+    Mutation("NaN is not a score", "if not any(map(math.isfinite, scores)):", "if not scores:", "tasks/test_prompts.py"),
+    Mutation("NaN passes no gate", "if math.isnan(estimate.value):", "if False:", "checks/test_gate.py"),
+    Mutation("ranks agree on the data", "if text != digests[0])", "if False)", "execute/test_ranks.py -k other_data"),
+    Mutation(
+        "no network in the sandbox", '"--unshare-all", ', '"--unshare-all", "--share-net", ', "sandbox/test_hostile.py"
     ),
     Mutation(
-        "a choice without a finite score is an error",
-        "if not any(map(math.isfinite, scores)):",
-        "if not scores:",
-        "tests/tasks/test_prompts.py",
+        "pages need the token", "if not hmac.compare_digest(", "if False and hmac.compare_digest(", "view/test_security.py"
     ),
-    Mutation(
-        "a measurement that is NaN passes no gate",
-        "if math.isnan(estimate.value):",
-        "if False:",
-        "tests/checks/test_gate.py",
-    ),
-    Mutation(
-        "ranks with other data are refused",
-        "if text != digests[0])",
-        "if False)",
-        "tests/execute/test_ranks.py -k other_data",
-    ),
-    Mutation(
-        "programs of models have no network",
-        '"--unshare-all", ',
-        '"--unshare-all", "--share-net", ',
-        "tests/sandbox/test_hostile.py",
-    ),
-    Mutation(
-        "a page's data needs its token",
-        "if not hmac.compare_digest(",
-        "if False and hmac.compare_digest(",
-        "tests/view/test_security.py",
-    ),
-    Mutation(
-        "shared prefixes are proved before they are used",
-        "return _disproof(model)",
-        'return ""',
-        "tests/models/prefix/test_proof.py -k planted",
-    ),
+    Mutation("shared prefixes are proved", "return _disproof(model)", 'return ""', "models/prefix/test_proof.py -k planted"),
 )
 
 
@@ -117,7 +86,18 @@ def file_with(folder: Path, text: str) -> Path | None:
 
 def run_tests(folder: Path, tests: str) -> tuple[int, str]:
     """The exit code of pytest and the end of what it printed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "120", *tests.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "120",
+        *f"tests/{tests}".split(),
+    ]
     variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     return done.returncode, "\n".join((done.stdout + done.stderr).splitlines()[-30:])
