@@ -15,7 +15,9 @@ import mill.metrics
 import mill.models  # noqa: F401  both register their names on import, which the clean-up below must not remove
 from mill.api import registry
 from mill.tasks.load import load_builtin
-from tests.servers import llama_server
+from tests import forking
+from tests.servers import llama_command
+from tests.shared import made_once, served_once, shared_folder
 
 pytest_plugins = ["tests.times"]
 
@@ -123,6 +125,11 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()  # extension modules report objects that are not freed at exit
 
 
+@pytest.fixture(autouse=True, scope="session")
+def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    forking.folder = shared_folder(tmp_path_factory)
+
+
 @pytest.fixture(autouse=True)
 def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Isolates tests from each other's registrations, data path and cache."""
@@ -140,12 +147,12 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama with two layers and a byte-level tokenizer that adds BOS to every text."""
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"), bos=True)
+    return made_once(tmp_path_factory, "tiny", lambda folder: make_tiny_model(folder, bos=True))
 
 
 @pytest.fixture(scope="session")
 def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny_no_bos"), bos=False)
+    return made_once(tmp_path_factory, "tiny_no_bos", lambda folder: make_tiny_model(folder, bos=False))
 
 
 @pytest.fixture(scope="session")
@@ -163,9 +170,9 @@ def demo_model(demo_weights: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def llama(demo_weights: Path) -> Iterator[str]:
+def llama(demo_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real llama-server with the demo weights."""
-    with llama_server(demo_weights) as url:
+    with served_once(tmp_path_factory, "llama", lambda port: llama_command(demo_weights, port)) as url:
         yield url
 
 

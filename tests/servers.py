@@ -19,20 +19,21 @@ from typing import Any
 
 LLAMA = """
 import os, sys, threading, time
+parent = os.getppid()
 import xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.port = sys.argv[1], int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]
-params.n_parallel = int(sys.argv[5])
+params.n_parallel = int(sys.argv[4])
 params.n_ctx = 2048 * params.n_parallel
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-if sys.argv[6]:
-    params.model_alias = {sys.argv[6]}
-if sys.argv[4] == "exact":
+if sys.argv[5]:
+    params.model_alias = {sys.argv[5]}
+if sys.argv[3] == "exact":
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 server = xllamacpp.Server(params)
-while os.getppid() == int(sys.argv[3]):  # never outlives its test
+while os.getppid() == parent:  # never outlives its test
     time.sleep(0.5)
 os._exit(0)
 """
@@ -62,15 +63,15 @@ def serving(environment: dict[str, str], *command: str) -> Iterator[subprocess.P
         process.wait(timeout=60)
 
 
-def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
-    """Wait until a server is healthy; raises where it ends or takes too long."""
+def wait_for(url: str, poll: Callable[[], object], seconds: float = 300) -> None:
+    """Wait until a server is healthy; raises where it takes too long, or has ended: `poll` is then not None."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             urllib.request.urlopen(f"{url}/health", timeout=2).read()
             return
         except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
+            if poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server at {url} did not come up") from None
             time.sleep(0.2)
 
@@ -85,7 +86,7 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str
     process = start_llama(model, port, exact=exact, slots=slots, alias=alias)
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(url, process)
+        wait_for(url, process.poll)
         yield url
     finally:
         process.kill()
@@ -93,9 +94,12 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str
 
 
 def start_llama(model: Path, port: int, *, exact: bool = False, slots: int = 2, alias: str = "") -> subprocess.Popen[bytes]:
-    options = [str(os.getpid()), "exact" if exact else "", str(slots), alias]
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), *options]
+    command = llama_command(model, port, exact=exact, slots=slots, alias=alias)
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def llama_command(model: Path, port: int, *, exact: bool = False, slots: int = 2, alias: str = "") -> list[str]:
+    return [sys.executable, "-c", LLAMA, str(model), str(port), "exact" if exact else "", str(slots), alias]
 
 
 Answer = Callable[["FaultServer", str, dict[str, Any]], Any]

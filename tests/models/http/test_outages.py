@@ -293,7 +293,7 @@ def test_a_killed_and_restarted_llama_server_completes_the_run(demo_weights: Pat
 
     server = start_llama(demo_weights, port)
     try:
-        wait_for(url, server)
+        wait_for(url, server.poll)
         assert run(command("alone"))[0] == 0
         running = start_mill(command("out"))
         until(lambda: len(recorded(tmp_path / "out")) > 4)
