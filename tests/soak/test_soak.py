@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.engines.prepared import ENVIRONMENT, MODEL, engine, shallow
 from tests.launching import TESTS, ended, run, start_mill, start_ranks, toy, until
 from tests.outcomes import assert_same_end, recorded
 from tests.runs.faults import computed, kill, leftovers, start, stderr_of
-from tests.servers import free_port, start_llama, wait_for
+from tests.servers import free_port, llama_command, wait_for
 
 KILLS = int(os.environ.get("MILL_SOAK", "200"))
 RANKED = [str(TESTS / "ranked.py")]
@@ -33,6 +33,7 @@ DELAY_S = 0.003  # of a request: a run takes a second or two
 def test_a_run_killed_at_any_moment_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     """Also while it starts, scores, and writes its results. After a run that ended, the next one begins anew."""
     whole, out, log, dice = tmp_path / "whole", tmp_path / "out", tmp_path / "log", random.Random(1)
+    assert start(tmp_path / "first", log, delay=DELAY_S).wait() == 0  # takes longer than those that follow
     begin = time.monotonic()
     assert start(whole, log, delay=DELAY_S).wait() == 0
     duration = time.monotonic() - begin
@@ -63,10 +64,10 @@ def test_ranks_killed_at_any_moment_lose_nothing(tmp_path: Path) -> None:
     for number in range(KILLS // 10):
         known = recorded(out)
         log.unlink(missing_ok=True)
-        both = start_ranks(2, toy(out, TASKS), RANKED, TOY_N="60", TOY_DELAY="0.02", TOY_LOG=str(log))
-        until(lambda: computed(log) or both[0].poll() is not None)
+        first, second = both = start_ranks(2, toy(out, TASKS), RANKED, TOY_N="60", TOY_DELAY="0.02", TOY_LOG=str(log))
+        until(lambda: computed(log))
         time.sleep(dice.uniform(0, 0.2))
-        for process in dice.sample(both, dice.choice([1, 2])):
+        for process in dice.choice([[first], [second], both]):
             process.kill()
         ends = [ended(process) for process in both]
         assert known.items() <= recorded(out).items(), f"kill {number} lost a response: {ends}"
@@ -75,24 +76,23 @@ def test_ranks_killed_at_any_moment_lose_nothing(tmp_path: Path) -> None:
     assert_same_end(out, whole)
 
 
-def llama(port: int, folder: Path) -> tuple[str, Callable[[], subprocess.Popen[bytes]]]:
+def llama(port: int, folder: Path) -> tuple[str, list[str]]:
+    """The spec of a server and the command that starts it."""
     weights = MODEL.with_name("SmolLM2-135M-Instruct.Q4_1.gguf")
     if not weights.is_file():
         pytest.skip("the demo model was not fetched: make fetch")
-    return f"llama-cpp[base_url=http://127.0.0.1:{port}]", lambda: started([*llama_command(weights, port)])
+    return f"llama-cpp[base_url=http://127.0.0.1:{port}]", llama_command(weights, port)
 
 
-def vllm(port: int, folder: Path) -> tuple[str, Callable[[], subprocess.Popen[bytes]]]:
+def vllm_mlx(port: int, folder: Path) -> tuple[str, list[str]]:
+    command = [str(engine("vllm-mlx") / "vllm-mlx"), "serve", str(shallow(folder / "shallow"))]
+    return f"vllm-mlx[base_url=http://127.0.0.1:{port}]", [*command, "--host", "127.0.0.1", "--port", str(port)]
+
+
+def vllm(port: int, folder: Path) -> tuple[str, list[str]]:
+    command = [str(engine("vllm") / "python"), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
     options = ["--model", str(MODEL), "--served-model-name", "m", "--dtype", "float32", "--max-model-len", "512"]
-    command = [str(engine("vllm") / "python"), "-m", "vllm.entrypoints.openai.api_server", *options, "--enforce-eager"]
-    spec = f"http://127.0.0.1:{port}/v1[model=m,wait=300]"
-    return spec, lambda: started([*command, "--host", "127.0.0.1", "--port", str(port)])
-
-
-def vllm_mlx(port: int, folder: Path) -> tuple[str, Callable[[], subprocess.Popen[bytes]]]:
-    model = str(shallow(folder / "shallow"))
-    command = [str(engine("vllm-mlx") / "vllm-mlx"), "serve", model, "--host", "127.0.0.1", "--port", str(port)]
-    return f"vllm-mlx[base_url=http://127.0.0.1:{port}]", lambda: started(command)
+    return f"http://127.0.0.1:{port}/v1[model=m]", [*command, *options, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def started(command: list[str]) -> subprocess.Popen[bytes]:
@@ -106,24 +106,28 @@ def end(server: subprocess.Popen[bytes]) -> None:
     server.wait()
 
 
+def progressed(out: Path, count: int, running: subprocess.Popen[str]) -> bool:
+    return len(recorded(out)) > count or running.poll() is not None
+
+
 @pytest.mark.parametrize(("serve", "restarts"), [(llama, KILLS // 10), (vllm_mlx, KILLS // 20), (vllm, KILLS // 50)])
 def test_a_run_survives_every_restart_of_its_engine(serve: Any, restarts: int, tmp_path: Path) -> None:
     """One command: it waits for its engine, sends again what was in flight, and keeps what was answered."""
     port, out = free_port(), tmp_path / "out"
-    spec, begin = serve(port, tmp_path)
+    spec, command = serve(port, tmp_path)
     count = 12 * (restarts + 1)
     arguments = toy(out, "toy_gen", "--gen_kwargs", "max_gen_toks=8", model=spec)
-    server = begin()
+    server = started(command)
     try:
-        wait_for(f"http://127.0.0.1:{port}", server, 300)
+        wait_for(f"http://127.0.0.1:{port}", server.poll, 300)
         running = start_mill(arguments, TOY_N=str(count))
         for number in range(restarts):
             known = recorded(out)
-            until(lambda known=known: len(recorded(out)) > len(known) + 4 or running.poll() is not None, 600)
+            until(partial(progressed, out, len(known) + 4, running), 600)
             assert running.poll() is None, f"mill ended before restart {number}: {ended(running)}"
             end(server)
             assert known.items() <= recorded(out).items()
-            server = begin()
+            server = started(command)
         code, stderr = ended(running, 600)
     finally:
         end(server)
