@@ -130,7 +130,13 @@ def test_a_run_that_was_never_finished_is_shown_as_such() -> None:
 def test_samples_without_an_answer_have_not_failed() -> None:
     folder = evaluate("toy_gen", "--limit", "2")
     written = [{**row, "responses": [[]], "response": None, "status": "pending"} for row in rows(folder, "toy_gen")]
-    earlier = {"responses": [[]], "response": None, "error": "not answered", "status": ""}  # as version 0.3 wrote them
+    # As version 0.3 wrote it.
+    earlier: dict[str, Any] = {
+        "responses": [[]],
+        "response": None,
+        "error": "not answered",
+        "status": "",
+    }
     written[1] |= earlier
     folder.samples_file("toy_gen").write_text("".join(f"{json.dumps(row)}\n" for row in written))
     found = read_run(folder).samples["toy_gen"]
