@@ -34,9 +34,10 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         del sys.modules[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mill.api.warnings._reported", set())
+    monkeypatch.setenv("SOME_NAME", "sk-secret-123456")
 
 
-def evaluate(tasks: str, *words: str, code: int = 0, model: str = "toy[path=a,api_key=sk-secret-123456]") -> RunFolder:
+def evaluate(tasks: str, *words: str, code: int = 0, model: str = "toy[path=a,api_key=$SOME_NAME]") -> RunFolder:
     assert main(["eval", model, tasks, "--task_paths", TOY, "--output_dir", "out", "--quiet", *words]) == code
     return find_runs(Path("out"))[0]
 
