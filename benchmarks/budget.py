@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mill.runs.folder import RunFolder  # noqa: E402
-from mill.runs.ledger import spent_so_far  # noqa: E402
+from mill.runs.session import spent_so_far  # noqa: E402
 from tests.counting_proxy import CountingProxy  # noqa: E402
 from tests.servers import free_port, llama_server  # noqa: E402
 

@@ -41,7 +41,7 @@ MUTATIONS = (
         "runs/test_killed.py",
     ),
     Mutation("a killed run is resumed", "recorded = self.store.get(clone)", "recorded = None", "runs/test_killed.py"),
-    Mutation("a budget stops the run", "if not budget.limits:", "if True:", "runs/test_budget.py"),
+    Mutation("a budget stops the run", "if self.stopped or calls or not self.limits:", "if True:", "runs/test_budget.py"),
     Mutation("no key is recorded", 'text = text.replace(secret, "***")', "pass", "runs/test_scrubbing.py"),
     Mutation(
         "pairing by data",

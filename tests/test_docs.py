@@ -25,11 +25,10 @@ from mill.cli.main import COMMANDS, cli, run
 from mill.models.hf import TransformersModel
 from mill.models.openai_compat import OpenAICompatModel
 from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
-from mill.runs.advisory_lock import WORKING
 from mill.runs.folder import MANIFEST, RESULTS, SAMPLES
 from mill.runs.record import DISTRIBUTIONS
 from mill.runs.record import FOLDER as RECORD
-from mill.runs.shared import PARTS
+from mill.runs.session import SESSIONS
 from mill.schedule.cells import CELLS
 from mill.schedule.jobs import LOGS, Cluster
 from mill.tasks.load import load_builtin, make_task
@@ -240,7 +239,7 @@ def test_every_file_of_a_result_folder_is_in_the_table_of_the_results_page(
     table = (ROOT / "docs/results.md").read_text().split("| file | contents |", 1)[1].split("\n\n")[0]
     patterns = [row.replace("RUN", "<model>/<settings>") for row in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)]
     known = [re.compile(re.sub(r"<\w+>", "[^/]+", re.sub(r"[.]", r"\\.", row)).replace("//", "/")) for row in patterns]
-    for name in (MANIFEST, RESULTS, SAMPLES, RECORD, DISTRIBUTIONS, PARTS, WORKING, CHECK_RUNS, CELLS, LOGS):
+    for name in (MANIFEST, RESULTS, SAMPLES, RECORD, DISTRIBUTIONS, SESSIONS, CHECK_RUNS, CELLS, LOGS):
         assert any(name in row.split("/") for row in patterns), name
     for module in [module for module in sys.modules if module.startswith("mill_file_")]:
         monkeypatch.delitem(sys.modules, module)
@@ -249,8 +248,8 @@ def test_every_file_of_a_result_folder_is_in_the_table_of_the_results_page(
     monkeypatch.setenv("TOY_N", "2")
     toy = ["--task_paths", str(ROOT / "tests/toy.py")]
     Path("qa.csv").write_text("question,answer\nWhy?,Because\nHow?,So\n")
-    (tmp_path / "results/schedule/working").mkdir(parents=True)  # as while jobs are submitted to SLURM
-    (tmp_path / "results/schedule/working/1.json").touch()
+    (tmp_path / "results/schedule/sessions").mkdir(parents=True)  # as while jobs are submitted to SLURM
+    (tmp_path / "results/schedule/sessions/1.json").touch()
     for command in (
         ["eval", "toy[path=a]", "toy_gen,toy_choice", "--apply_chat_template"],
         ["eval", "toy[path=a]", "qa.csv", "--judge", "toy[path=j]"],
@@ -263,7 +262,7 @@ def test_every_file_of_a_result_folder_is_in_the_table_of_the_results_page(
         assert run([*command, *toy]) in (0, 1), capsys.readouterr().err
     files = [str(file.relative_to("results")) for file in sorted(Path("results").rglob("*")) if file.is_file()]
     folders = {part for file in files for part in file.split("/")[:-1]}
-    assert {"record", "parts", "samples", "judge", "checks", "runs", "schedule"} <= folders
+    assert {"record", "sessions", "samples", "judge", "checks", "runs", "schedule"} <= folders
     assert any(folder.startswith("apply_chat_template=True-") for folder in folders)
     undocumented = [file for file in files if not any(row.match(file) for row in known)]
     assert not undocumented

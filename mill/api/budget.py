@@ -1,8 +1,8 @@
-"""Budgets of a run: tokens, dollars and seconds that it may spend, prices, and the gate of a server's calls."""
+"""Budgets of a run: tokens, dollars and seconds that it may spend, prices, and what a model asks before each call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Protocol
 
@@ -104,44 +104,23 @@ Prices = Mapping[str, Price | None]
 """The price of each account of a run: of its model, and of its judge where it has one."""
 
 
-class CallGate(Protocol):
-    """Admits the calls of a backend to a server, and counts them. Used by several threads."""
+class CallMeter(Protocol):
+    """What a model that sends calls asks of the run's meter. Used by several threads."""
 
-    def admit(self, request: Request) -> bool:
-        """Whether a request may be sent now; it then counts as in flight."""
+    def room(self, request: Request) -> bool:
+        """Whether a request, or one whose call failed, may be sent now; it then counts as in flight."""
 
-    def may_send(self, request: Request) -> bool:
-        """Whether a request is sent now: not while the first response, which shows how the server counts, is awaited."""
+    def add(self, request: Request, response: Response) -> None:
+        """Count a response that is not used; the executor counts the others."""
 
-    def begin(self, request: Request) -> None:
-        """A request is sent, unless it was admitted before; raises BudgetReached where the budget is used up."""
+    def spend(self, request: Request, *, whole: bool = False) -> None:
+        """Count a call that failed and is sent again, or with `whole` one that is abandoned."""
 
-    def retry(self, request: Request) -> None:
-        """A call failed and will be sent again; raises BudgetReached where it may not. The failed one counts its prompt."""
+    def patience_s(self) -> float | None:
+        """How long calls in flight are awaited; None where time is not limited."""
 
-    def discard(self, request: Request, response: Response) -> None:
-        """A response is not used, and its request is sent again."""
-
-    def settle(self, request: Request, response: Response) -> None:
-        """A request in flight has its response, which may be an error."""
-
-    def release(self, request: Request) -> None:
-        """A request in flight is not sent again, and its calls so far are counted."""
-
-    def patience_s(self) -> float:
-        """How long requests in flight are still awaited; 0 or less where the time of the run, and some more, is over."""
-
-    def abandon(self, request: Request) -> None:
-        """A request in flight is not awaited any longer, because the time of the run is over: it is lost."""
-
-    def lose(self, request: Request) -> None:
-        """A request in flight was abandoned: it counts as if it had used all tokens that it may use."""
-
-    def start(self, requests: Sequence[Request]) -> None:
-        """A model that sends nothing through this gate computes these from now on: they count, also if it never answers."""
-
-    def closed(self) -> bool:
-        """Whether the budget is used up."""
+    def reached(self) -> str:
+        """The limit that is used up; empty where none is."""
 
 
 def most_output(request: Request) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OWN = "mill"  # the package: its version is recorded by itself
 _NOT_STATE = {
     "arguments", "made_with", "_source", "batch_size", "max_batch_tokens", "outage_patience_s",
-    "token_count", "canary", "gate", "on_batch",
+    "token_count", "canary", "meter",
 }  # fmt: skip
 _STARTED = time.time()
 _WEIGHTS = "weights in "

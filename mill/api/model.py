@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
-from mill.api.budget import CallGate, Price
+from mill.api.budget import CallMeter, Price
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelBroken, ModelError
 from mill.api.files import source_digest
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
@@ -90,10 +90,8 @@ class MillModel(ABC):
     canary: Request | None = None
     """A request that the model answered. It is sent again to test whether the model, or only a request, fails."""
 
-    gate: CallGate | None = None
-    """Admits or refuses each request before it is sent, where the run has a budget and `uses_gate` is true."""
-    on_batch: Callable[[Sequence[Request]], None] | None = None
-    """Called with the requests of each batch before it is computed, where the run has a budget and no gate is used."""
+    meter: CallMeter | None = None
+    """Says whether there is room for a request, where the run has a budget and `meters_calls` is true."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
@@ -112,8 +110,8 @@ class MillModel(ABC):
         """The model's name in tables and folders."""
 
     @property
-    def uses_gate(self) -> bool:
-        """Whether the backend sends a request only if its gate admits it, and ends its stream where the gate refuses one."""
+    def meters_calls(self) -> bool:
+        """Whether the backend asks its meter before each request, and ends its stream where there is no room for one."""
         return False
 
     def price(self) -> Price | None:
@@ -286,7 +284,6 @@ class MillModel(ABC):
         A backend that overrides a public method, such as `generate_until`, is called through it.
         """
         if getattr(type(self), kind) is not getattr(MillModel, kind):
-            self._starts(requests)
             yield from zip(requests, self._overridden(kind, requests), strict=True)
             return
         yield from self._tracked(kind, requests)
@@ -317,23 +314,14 @@ class MillModel(ABC):
             yield request, response
 
     def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        """A backend that does more than batch its requests overrides this. It computes them by `_stream_units`, or says
-        which it computes next by `_starts`."""
+        """A backend that does more than batch its requests overrides this."""
         for options, group in _by_options(requests):
             units = [Unit([request], self.request_cost(request)) for request in group]
             yield from self._stream_units(units, self._hook(kind, options), self._limits(kind))
 
     def _stream_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:
-        def started(batch: list[Unit]) -> Sequence[Sequence[Response]]:
-            self._starts([request for unit in batch for request in unit.requests])
-            return hook(batch)
-
         healthy = self.canary is not None
-        return run_batches(units, started, limits=limits, free_memory=self._free_memory, healthy=healthy)
-
-    def _starts(self, requests: Sequence[Request]) -> None:
-        if self.on_batch is not None:
-            self.on_batch(requests)
+        return run_batches(units, hook, limits=limits, free_memory=self._free_memory, healthy=healthy)
 
     # The public methods, one a kind: responses in the order of the requests, with a progress bar.
 

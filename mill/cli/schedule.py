@@ -23,9 +23,9 @@ from mill.models.spec.parse import make_spec
 from mill.options.eval_options import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
-from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import RunFolder
 from mill.runs.plan import open_for_run, plan_run
+from mill.runs.session import SessionFile
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.jobs import Cluster, active_jobs, read_cluster, run_locally, submit
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
@@ -108,7 +108,9 @@ def command(
         echo(f"would submit {jobs}: {_shown_limits(limits)}")
         return 0
     # Two commands that submit at the same time would both find a cell missing; local cells take the lock themselves.
-    with contextlib.nullcontext() if local else advisory_lock(RunFolder(folder / FOLDER), [FOLDER]):
+    with contextlib.nullcontext() if local else SessionFile(RunFolder(folder / FOLDER), [FOLDER]) as turn:
+        if turn is not None:
+            turn.take_turn()
         states = _states(cells, folder, local=local)
         remember_cells(folder, cells)
         todo = [cell for cell in cells if states[cell.key] == TO_DO]

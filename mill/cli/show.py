@@ -21,7 +21,7 @@ from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.sample_row import PENDING, SampleRow, columns_of, unique_rows
 from mill.runs.samples import sample_of
 from mill.runs.schema import SessionEntry
-from mill.runs.shared import read_entries
+from mill.runs.session import read_entries
 
 _SHOWN = 60  # characters of a text in the list
 TEXT, JSON = "text", "json"

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from mill.api.batching import Completed, describe
-from mill.api.budget import BudgetReached, CallGate
+from mill.api.budget import BudgetReached, CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import MillModel
 from mill.api.progress import TokenCount
@@ -18,11 +18,11 @@ from mill.api.warnings import warn
 class ExecutorBackend(Protocol):
     canary: Request | None
     """A request that this model has answered; sent again where the model fails on every request."""
-    uses_gate: bool
-    """Whether the gate admits each request: the stream then ends early where it refuses one."""
+    meters_calls: bool
+    """Whether the meter is asked before each request: the stream then ends early where there is no room for one."""
 
-    def set_gate(self, gate: CallGate | None) -> None:
-        """Send requests only if this admits them, where the backend can do that; None removes it."""
+    def set_meter(self, meter: CallMeter | None) -> None:
+        """Ask this before each request, where the model sends calls; None removes it."""
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         """Called before `load` with the requests that follow: what they need and the weights do not may begin."""
@@ -58,12 +58,10 @@ class LocalBackend:
     def __init__(self, model: MillModel) -> None:
         self.model = model
         self.canary: Request | None = None
-        self.uses_gate = False
+        self.meters_calls = model.meters_calls
 
-    def set_gate(self, gate: CallGate | None) -> None:
-        self.uses_gate = gate is not None and self.model.uses_gate
-        self.model.gate = gate if self.uses_gate else None
-        self.model.on_batch = None if gate is None or self.uses_gate else gate.start
+    def set_meter(self, meter: CallMeter | None) -> None:
+        self.model.meter = meter if self.meters_calls else None
 
     def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
         self.model.prepare_requests(kind, requests)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.api.budget import CallGate
 from mill.api.consent import current_consent
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.files import imported_files
@@ -78,23 +77,11 @@ def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
 
     def start_worker(number: int) -> LocalWorker:
         replica = open_replica(specs[number % len(specs)], model.batch_size, identity)
-        replica.gate = pool.gate if pool.uses_gate else None
+        replica.meter = pool.meter
         return LocalWorker(replica)
 
-    pool = ServerPool(start_worker, workers, uses_gate=model.uses_gate)
+    pool = Pool(start_worker, workers, servers=True, meters_calls=model.meters_calls)
     return pool
-
-
-class ServerPool(Pool):
-    """Threads of this process, each for a server."""
-
-    def __init__(self, start_worker: Callable[[int], LocalWorker], workers: int, *, uses_gate: bool) -> None:
-        super().__init__(start_worker, workers, servers=True)
-        self._models_use_gate = uses_gate
-
-    def set_gate(self, gate: CallGate | None) -> None:
-        super().set_gate(gate)
-        self.uses_gate = gate is not None and self._models_use_gate
 
 
 class RayBackend(Pool):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -18,9 +17,8 @@ from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.timing import LOADING, RECORDING, phase
 from mill.api.warnings import warn
-from mill.execute.account import Account
 from mill.execute.backend import ExecutorBackend
-from mill.execute.budget import DIALOGS
+from mill.execute.meter import DIALOGS, Meter
 
 
 class Store(Protocol):
@@ -71,26 +69,32 @@ class Executor:
         self.backend, self.store, self.quiet = backend, store, quiet
         self.tally = Tally()
         self.round_number = 1
-        self.account: Account | None = None
+        self.meter: Meter | None = None
         self.superseded = 0
         """How often a fast path of the model was found to be wrong: the store then has other answers than before."""
         self.on_first_response: Callable[[], None] | None = None
         """Called once, when the first response is stored."""
 
-    def spend_from(self, account: Account) -> None:
-        """Count what is computed from now on, within the budget of the account."""
-        self.account = account
-        self.backend.set_gate(account if account.budget.limits else None)
+    @contextlib.contextmanager
+    def metered(self, meter: Meter, account: str) -> Iterator[None]:
+        """Count what is computed meanwhile, within the budget."""
+        meter.use(account)
+        self.meter = meter
+        self.backend.set_meter(meter if meter.limits else None)
+        try:
+            yield
+        finally:
+            self.backend.set_meter(None)
 
     @property
     def stopped(self) -> str:
         """Which limit of the budget ended the work; empty where none did."""
-        return self.account.budget.stopped if self.account is not None else ""
+        return self.meter.stopped if self.meter is not None else ""
 
     @property
     def most_dialogs(self) -> int | None:
         """How many dialogs may be open at a time."""
-        return DIALOGS if self.account is not None and self.account.budget.limits else None
+        return DIALOGS if self.meter is not None and self.meter.limits else None
 
     def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
         """Compute every request `repeats` times. Requests with equal content share one computation for each draw.
@@ -141,8 +145,6 @@ class Executor:
             recorded = self.store.get(clone)
             if recorded is not None:
                 self.tally.known += 1
-                if self.account is not None:
-                    self.account.learn(clone, recorded)
                 responses[key] = recorded
                 self.backend.canary = clone
             else:
@@ -162,7 +164,7 @@ class Executor:
             self.backend.load()
         with self._progress(kind, len(requests)) as progress:
             while count:
-                with self._window(left[:count]), self._counted(kind):
+                with self._counted(kind):
                     self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
                 left = [request for request in left if request.key not in responses]
                 count = self._fitting(left)
@@ -182,12 +184,9 @@ class Executor:
 
     def _fitting(self, requests: Sequence[Request]) -> int:
         """How many of the requests, from the first on, are sent next: all of them, or what the budget has room for."""
-        if not requests or self.account is None:
+        if not requests or self.meter is None:
             return len(requests)
-        return 0 if self.stopped else self.account.fitting(requests, gated=self.backend.uses_gate)
-
-    def _window(self, requests: Sequence[Request]) -> AbstractContextManager[None]:
-        return nullcontext() if self.account is None else self.account.window(requests)
+        return self.meter.fitting(requests, calls=self.backend.meters_calls, answering_s=self.tally.answering_s)
 
     def _progress(self, kind: str, count: int) -> Progress:
         title = f"{kind}, round {self.round_number}" if kind == MULTI_ROUND else kind
@@ -213,8 +212,8 @@ class Executor:
 
     def _record(self, request: Request, response: Response, responses: dict[str, Response]) -> None:
         with phase(RECORDING):
-            if self.account is not None and not self.backend.uses_gate:
-                self.account.charge(request, response)  # first: a process killed in between computes it again
+            if self.meter is not None:
+                self.meter.add(request, response)  # first: a process killed in between computes it again
             responses[request.key] = self.store.put(request, response)
         self.tally.computed += 1
         self.tally.failed += response.failed

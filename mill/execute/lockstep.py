@@ -48,7 +48,7 @@ class LockStepExecutor(Executor):
     def _compute_window(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         padding = self._padding(kind, requests)
         self.backend.load()
-        with self._progress(kind, len(requests)) as progress, self._window(requests), self._counted(kind):
+        with self._progress(kind, len(requests)) as progress, self._counted(kind):
             stream = self.backend.stream(kind, [*requests, *padding])
             self._record_all(_without_padding(stream), responses, progress)
             self.model.synchronize()
@@ -60,8 +60,8 @@ class LockStepExecutor(Executor):
         count = self._fitting(left)
         ranks = self.ranks.exchange([len(left), count, self.stopped])
         stopped = next((reason for _, _, reason in ranks if reason), "")
-        if stopped and self.account is not None:
-            self.account.budget.stopped = stopped
+        if stopped and self.meter is not None:
+            self.meter.stop(stopped)
         return None if stopped or not any(open_requests for open_requests, _, _ in ranks) else count
 
     def _padding(self, kind: str, requests: Iterable[Request]) -> list[Request]:

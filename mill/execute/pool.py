@@ -16,7 +16,7 @@ from enum import Enum
 from itertools import islice
 
 from mill.api.batching import Completed, describe
-from mill.api.budget import CallGate
+from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.progress import TokenCount
 from mill.api.request import Request
@@ -78,15 +78,18 @@ Message = NewResponses | WorkerDied | PoolFailed
 class Pool:
     """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError.
 
-    Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail.
+    Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail. With
+    `meters_calls` the workers are threads whose models ask the meter.
     """
 
-    def __init__(self, start_worker: Callable[[int], Worker], workers: int, *, servers: bool = False) -> None:
+    def __init__(
+        self, start_worker: Callable[[int], Worker], workers: int, *, servers: bool = False, meters_calls: bool = False
+    ) -> None:
         self.start_worker, self.workers, self.servers = start_worker, workers, servers
         self.slots = [WorkerSlot(number) for number in range(workers)]
         self.canary: Request | None = None
-        self.gate: CallGate | None = None
-        self.uses_gate = False
+        self.meter: CallMeter | None = None
+        self.meters_calls = meters_calls
         self._close_count = 0
         self._threads: list[threading.Thread] = []
         self._messages: queue.Queue[Message] = queue.Queue()
@@ -94,9 +97,8 @@ class Pool:
         self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
 
-    def set_gate(self, gate: CallGate | None) -> None:
-        """Workers of another process cannot use it: it is then checked before each chunk."""
-        self.gate = gate
+    def set_meter(self, meter: CallMeter | None) -> None:
+        self.meter = meter if self.meters_calls else None
 
     def load(self) -> None:
         """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
@@ -174,12 +176,12 @@ class Pool:
 
     def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
         """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
-        while self._ready(slot, work, messages) and (chunk := self._take(work)) is not None:
+        while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
             left = {request.key: request for request in chunk}
             try:
                 self._run_chunk(slot, kind, chunk, left, messages)
                 if left:
-                    work.close()  # the gate refused the others
+                    work.close()  # there was no room for the others
             except WorkerLost as lost:
                 self._drop(slot)
                 messages.put(WorkerDied(str(lost), started=True))
@@ -207,11 +209,6 @@ class Pool:
                 self._warnings |= dict.fromkeys(slot.worker.warnings())
                 self._paths[slot.number] = slot.worker.execution_paths()
 
-    def _take(self, work: WorkQueue) -> list[Request] | None:
-        if self.gate is not None and self.gate.closed():
-            work.close()
-        return work.take()
-
     def _run_chunk(
         self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]
     ) -> None:
@@ -219,8 +216,6 @@ class Pool:
         assert slot.worker is not None
         slot.state = WorkerState.BUSY
         try:
-            if self.gate is not None and not self.uses_gate:
-                self.gate.start(chunk)
             for responses in slot.worker.stream(kind, chunk):
                 pairs = [(left.pop(key), response) for key, response in responses if key in left]
                 if self.canary is None:
@@ -228,7 +223,7 @@ class Pool:
                 messages.put(NewResponses(pairs))
         finally:
             slot.state = WorkerState.IDLE
-        if left and not self.uses_gate:
+        if left and self.meter is None:
             raise ModelError(f"a worker answered {len(chunk) - len(left)} of {len(chunk)} requests")
 
     def _wait_for_canary(self, slot: WorkerSlot, work: WorkQueue) -> bool:

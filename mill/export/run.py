@@ -25,11 +25,11 @@ from mill.api.validate import convert
 from mill.api.warnings import warn
 from mill.report.collect import score_rows
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
-from mill.runs.ledger import spent_so_far
 from mill.runs.manifest import shown_command
 from mill.runs.sample_row import FAILED as FAILED_SAMPLE
 from mill.runs.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row
 from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
+from mill.runs.session import spent_so_far
 
 FINISHED, STOPPED, INTERRUPTED = "finished", "stopped", "interrupted"
 FAILED, UNFINISHED = "failed", "unfinished"

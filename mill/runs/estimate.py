@@ -11,12 +11,11 @@ from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.task import TaskType
 from mill.api.validate import convert
-from mill.execute.budget import MODEL
-from mill.execute.prompt_lengths import TOKENS_PER_CHARACTER
+from mill.execute.meter import MODEL, TOKENS_PER_CHARACTER
 from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.ledger import spent_so_far
 from mill.runs.schema import Manifest, SessionEntry
+from mill.runs.session import spent_so_far
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,19 @@ from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
 from mill.api.timing import SCORING, WRITING, add_seconds, phase, take_seconds
 from mill.api.warnings import warn
-from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
-from mill.execute.budget import MODEL, RunBudget
 from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Executor
 from mill.execute.lockstep import LockStepExecutor
+from mill.execute.meter import MODEL, Meter
 from mill.execute.ranks import Ranks
 from mill.execute.sample_state import SampleState, run_samples
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
-from mill.runs.advisory_lock import advisory_lock
 from mill.runs.decisions import DecisionStages
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import JudgeRunner, judge_failures
-from mill.runs.ledger import LedgerFile
 from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import RankShare, check_same_plan
 from mill.runs.outcome import Outcome
@@ -51,6 +48,7 @@ from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
 from mill.runs.samples import RunSample, from_state, prompt_requests, write_samples
 from mill.runs.sampling import SampleChoice, SampleGroup
+from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
 from mill.runs.stages import PrecisionStages, Stages, make_orders
 from mill.runs.task_plan import TaskPlan
 from mill.sandbox import sandbox_label
@@ -143,15 +141,17 @@ class Plan:
                 ending.enter_context(ranks.joined())
                 # Before the folder is made: a rank that planned later would take it for an earlier run's.
                 check_same_plan(ranks, self.states)
+            lock.enter_context(run.session)
             if run.first:
                 run.write_plan([] if self.samples.staged else self.tasks)
                 if on_start is not None:
                     on_start(run.executor)
-                lock.enter_context(advisory_lock(self.folder, [plan.task.name for plan in self.tasks]))
-            ledger = lock.enter_context(run.spending())
-            run.session = ending.enter_context(run.in_session(keep_model=keep_model))
-            if ranks is not None:
-                run.share = RankShare(ranks, run.executor, self.record, ledger)
+            if run.share is not None:
+                run.share.start(run.session)
+            else:
+                run.session.take_turn()
+            lock.enter_context(run.executor.metered(run.meter, MODEL))
+            ending.enter_context(run.until_answered(keep_model=keep_model))
             self.record.refresh()
             run.ending = ending
             yield run
@@ -160,20 +160,28 @@ class Plan:
 class Run:
     """An open plan: answers samples, then scores all of them."""
 
-    session: manifest.Session
     ending: contextlib.ExitStack
-    share: RankShare | None = None
 
     def __init__(self, plan: Plan, ranks: Ranks | None = None, *, quiet: bool = False) -> None:
         self.plan, self.ranks = plan, ranks
         self.first = ranks is None or ranks.first
         self.quiet = quiet or not self.first
         self.executor = self._make_executor()
+        self.share = RankShare(ranks, self.executor, plan.record) if ranks is not None else None
+        self.session = self._make_session()
+        self.meter = Meter(plan.limits, plan.prices, self.session, processes=ranks.size if ranks is not None else 1)
         self.answered: list[SampleState] = []
         self._prompts = RenderedPrompts(plan.model)
         self._planned: PlannedSamples | None = None
-        self._budget: RunBudget | None = None
+        self._entry: dict[str, Any] = {}
         self._stages = plan.stages()
+
+    def _make_session(self) -> SessionFile:
+        tasks = [one.task.name for one in self.plan.tasks] if self.first else []
+        beat_s = BUDGET_BEAT_S if self.plan.limits else BEAT_S
+        if self.share is None:
+            return SessionFile(self.plan.folder, tasks, beat_s=beat_s)
+        return SessionFile(self.plan.folder, tasks, beat_s=beat_s, elsewhere=self.share.sessions)
 
     def _make_executor(self) -> Executor:
         plan = self.plan
@@ -228,7 +236,7 @@ class Run:
 
     def _following(self, stages: Stages) -> list[int]:
         """How many samples of each group are next; none at the end of a budget."""
-        if self._stopped:
+        if self.meter.stopped:
             return [0 for _ in stages.orders]
         scores = self.scores
         return stages.following(scores.score_states, scores.estimates)
@@ -245,13 +253,13 @@ class Run:
             plan.judging,
             plan.groups,
             self._stages,
-            self._stopped,
+            self.meter.stopped,
         )
 
     def leave(self) -> None:
         """End the session."""
         if self.share is not None:
-            self.share.end()
+            self.share.end(self.session)
         if self.first:
             self._prompts.finish(self.answered)
         self.ending.close()
@@ -269,7 +277,7 @@ class Run:
             for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
                 warn(warning)
         covered = manifest.update_manifest(
-            plan.folder,
+            self.session,
             spec=plan.spec,
             model_name=plan.model.model_name,
             identity=plan.identity,
@@ -294,34 +302,20 @@ class Run:
         self._prompts.start(self.answered)
 
     @contextmanager
-    def spending(self) -> Iterator[LedgerFile]:
-        """While the model and the judge spend from the run's budget."""
-        plan = self.plan
-        ledger = LedgerFile(plan.folder)
-        self._budget = RunBudget(ledger, plan.limits, plan.prices, processes=self.ranks.size if self.ranks else 1)
-        self.executor.spend_from(Account(self._budget, MODEL, plan.model.count_tokens))
+    def until_answered(self, *, keep_model: bool) -> Iterator[None]:
+        """The time in which the model answers; however it ends, the manifest gets an entry of the session."""
+        ended = "failed"
         try:
-            yield ledger
-        finally:
-            self.executor.backend.set_gate(None)
-            ledger.close()
-
-    @contextmanager
-    def in_session(self, *, keep_model: bool) -> Iterator[manifest.Session]:
-        """The time in which this process works on the run; however it ends, the manifest gets an entry of it."""
-        name = self.executor.account.budget.name if self.executor.account is not None else ""
-        session, ended = manifest.Session(name), "failed"
-        try:
-            yield session
+            yield
             ended = "stopped" if self.executor.stopped else "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
             raise
         finally:
             with deferred_interrupt(repeat=ended in FINISHED):
-                self._end_session(session, ended, keep_model=keep_model)
+                self._end_session(ended, keep_model=keep_model)
 
-    def _end_session(self, session: manifest.Session, ended: str, *, keep_model: bool) -> None:
+    def _end_session(self, ended: str, *, keep_model: bool) -> None:
         backend, record = self.executor.backend, self.plan.record
         try:
             record.close()
@@ -337,8 +331,8 @@ class Run:
             self._refuse_removed()
             if self._planned is not None:
                 self._planned.finish()
-            session.write(
-                self.plan.folder,
+            self._entry = manifest.write_session(
+                self.session,
                 tally=self.executor.tally,
                 ended=ended,
                 warnings=backend.warnings(),
@@ -366,31 +360,27 @@ class Run:
             scored = {one.task.name: scores.scored(one.task, records[one.task.name]) for one in tasks}
             results, means = scores.results(scored)
         with phase(WRITING):
-            written = write_results(plan.folder, results, plan.benchmarks)
+            written = write_results(self.session, results, plan.benchmarks)
             plan.folder.unmark_superseded(written)
             for name in written:
                 write_samples(plan.folder, plan.model.model_name, name, scored[name])
             store_unnamed(plan.folder, (one for state in self.answered for one in prompt_requests(state)[-1].media))
             self._refuse_removed()
-            self.session.write_timing(plan.folder, self._timing())
+            manifest.write_timing(self.session, self._entry, self._timing())
         return Outcome(
             plan.model.model_name,
             plan.folder,
             list(results.values()),
             means,
             self.executor.tally,
-            self.session.seconds,
+            self.session.state.seconds,
             [*self.executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
-            stopped=stopped_text(self._stopped, list(results.values()), staged=stages is not None),
-            spent=self._budget.spent_text() if self._budget is not None else "",
+            stopped=stopped_text(self.meter.stopped, list(results.values()), staged=stages is not None),
+            spent=self.meter.spent_text(),
             precision=stages.reached() if stages is not None else {},
         )
-
-    @property
-    def _stopped(self) -> str:
-        return self._budget.stopped if self._budget is not None else ""
 
     def _judge(self, records: Mapping[str, list[RunSample]]) -> list[str]:
         """Have the responses judged; the warnings of a judge that breaks down, whose other scores stay."""
@@ -399,7 +389,7 @@ class Run:
             return []
         try:
             judged = [(one.task, records[one.task.name]) for one in self.tasks if one.task.judge]
-            plan.judging.judge(judged, quiet=self.quiet, budget=self._budget)
+            plan.judging.judge(judged, quiet=self.quiet, meter=self.meter)
         except MillError as error:
             warn(warning := f"the judge broke down: {error}")
             return [warning]

@@ -6,9 +6,7 @@ samples/<task>.jsonl   one flat row for each sample; see sample_rows.py
 results.json           scores
 superseded.json        tasks whose scores came of answers that were found to be wrong; record/*.superseded has these
 media/*                images, audio and videos of samples that have no file of their own; see media_files.py
-parts/*.json           the entries of each process in manifest and results; see shared.py
-working/*.json         heartbeats of the processes at work; see advisory_lock.py
-spending/*.ledger      the tokens and the time that each process has spent; see ledger.py
+sessions/*.json        what each process works on, has spent, and adds to manifest and results; see session.py
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
 from mill.api.warnings import warn
-from mill.execute.account import Account
 from mill.execute.backend import LocalBackend
-from mill.execute.budget import JUDGE, RunBudget
 from mill.execute.executor import Executor, Tally
+from mill.execute.meter import JUDGE, Meter
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
 from mill.runs.folder import run_folder, short_hash
@@ -46,14 +46,12 @@ class JudgeRunner:
         return f"{self.model.model_name}-{short_hash(self.identity)}"
 
     def judge(
-        self, judged: Sequence[tuple[Task, list[RunSample]]], *, quiet: bool = False, budget: RunBudget | None = None
+        self, judged: Sequence[tuple[Task, list[RunSample]]], *, quiet: bool = False, meter: Meter | None = None
     ) -> Tally:
         """Have every response of these samples judged and put the judgements into the samples. Where the run's budget ends
         before, the samples that are left have no judgements."""
         record = Record(self.folder, shareable=False, root=self.root)
         executor = Executor(LocalBackend(self.model), record, quiet=quiet)
-        if budget is not None:
-            executor.spend_from(Account(budget, JUDGE, self.model.count_tokens))
         pending = [
             (samples, index, [_Judging(task, sample, responses) for responses in sample.responses])
             for task, samples in judged
@@ -63,8 +61,9 @@ class JudgeRunner:
         judging = [one for _, _, repeats in pending for one in repeats]
         try:
             try:
-                while requests := [request for one in judging for request in self._next_requests(one, record)]:
-                    executor.run(requests)
+                with executor.metered(meter, JUDGE) if meter is not None else nullcontext():
+                    while requests := [request for one in judging for request in self._next_requests(one, record)]:
+                        executor.run(requests)
                 record.refuse_removed()
             finally:  # a judge that broke down has judged some, and failed on the others
                 for samples, index, repeats in pending:
@@ -72,7 +71,6 @@ class JudgeRunner:
                         continue
                     samples[index] = replace(samples[index], judgements=[one.texts(record) for one in repeats])
         finally:
-            executor.backend.set_gate(None)
             record.close()
             executor.backend.close()
         return executor.tally

@@ -19,10 +19,10 @@ from mill.api.task import RenderSettings
 from mill.api.timing import ComputeDevice
 from mill.execute.executor import Tally
 from mill.models.spec.parse import Spec
-from mill.runs.folder import MANIFEST, RunFolder
+from mill.runs.folder import MANIFEST
 from mill.runs.sampling import replaces
 from mill.runs.schema import SessionEntry, TaskEntry
-from mill.runs.shared import TOP, Entry, publish, read_entries
+from mill.runs.session import TOP, Entry, SessionFile, read_entries
 from mill.runs.task_plan import TaskPlan
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
@@ -48,7 +48,7 @@ def versions() -> dict[str, str]:
 
 
 def update_manifest(
-    folder: RunFolder,
+    session: SessionFile,
     *,
     spec: Spec,
     model_name: str,
@@ -64,6 +64,7 @@ def update_manifest(
 
     Returns the names of tasks whose samples an earlier session has written already, or had more of.
     """
+    folder = session.folder
     known = read_entries(folder, MANIFEST, "tasks", TaskEntry)
     tasks, covered = {}, set()
     for plan in plans:
@@ -89,57 +90,45 @@ def update_manifest(
         **({"sandbox": sandbox} if sandbox else {}),
         "versions": versions(),
     }
-    publish(folder, MANIFEST, {TOP: {name: Entry(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})
+    session.publish(MANIFEST, {TOP: {name: Entry(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})
     return covered
 
 
-class Session:
-    """One process working on the run, from start to end. Durations come from the monotonic clock."""
+def write_session(
+    session: SessionFile,
+    *,
+    tally: Tally,
+    ended: str,
+    warnings: Sequence[str] = (),
+    paths: Mapping[str, str],
+    device: ComputeDevice | None = None,
+    timing: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed. `timing` are the
+    seconds of each phase, where no scores follow. Returns the entry."""
+    known = read_entries(session.folder, MANIFEST, "sessions", SessionEntry)
+    entry = {
+        "id": session.name,
+        "order": 1 + max((one.order for one in known.values()), default=0),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(session.state.started)),
+        "seconds": round(session.state.seconds, 3),
+        "ended": ended,
+        "host": socket.gethostname(),
+        "command": shown_command(sys.argv),
+        "cwd": _working_folder(),
+        **asdict(tally),
+        "warnings": list(warnings),
+        "paths": dict(paths),
+        **({"device": asdict(device)} if device is not None else {}),
+        **({"timing": _rounded(timing)} if timing is not None else {}),
+    }
+    session.publish(MANIFEST, {"sessions": {session.name: Entry(entry)}})
+    return entry
 
-    def __init__(self, name: str = "") -> None:
-        self.name = name or unique_name()
-        self._started, self._began = time.time(), time.monotonic()
-        self._entry: dict[str, Any] = {}
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def write(
-        self,
-        folder: RunFolder,
-        *,
-        tally: Tally,
-        ended: str,
-        warnings: Sequence[str] = (),
-        paths: Mapping[str, str],
-        device: ComputeDevice | None = None,
-        timing: Mapping[str, float] | None = None,
-    ) -> None:
-        """Add the session to the manifest; `ended` is finished, stopped (at its budget), interrupted or failed. `timing` are
-        the seconds of each phase, where no scores follow."""
-        known = read_entries(folder, MANIFEST, "sessions", SessionEntry)
-        self._entry = {
-            "id": self.name,
-            "order": 1 + max((session.order for session in known.values()), default=0),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
-            "seconds": round(self.seconds, 3),
-            "ended": ended,
-            "host": socket.gethostname(),
-            "command": shown_command(sys.argv),
-            "cwd": _working_folder(),
-            **asdict(tally),
-            "warnings": list(warnings),
-            "paths": dict(paths),
-            **({"device": asdict(device)} if device is not None else {}),
-            **({"timing": _rounded(timing)} if timing is not None else {}),
-        }
-        publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
-
-    def write_timing(self, folder: RunFolder, seconds: Mapping[str, float]) -> None:
-        """Add the seconds of each phase, once the scores are written."""
-        self._entry["timing"] = _rounded(seconds)
-        publish(folder, MANIFEST, {"sessions": {self.name: Entry(self._entry)}})
+def write_timing(session: SessionFile, entry: Mapping[str, Any], seconds: Mapping[str, float]) -> None:
+    """Add the seconds of each phase to the entry of a session, once the scores are written."""
+    session.publish(MANIFEST, {"sessions": {session.name: Entry({**entry, "timing": _rounded(seconds)})}})
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

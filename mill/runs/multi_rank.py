@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -14,19 +14,27 @@ from mill.api.validate import convert
 from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
-from mill.runs.ledger import LedgerFile, entry_dict
 from mill.runs.record import Record
-from mill.runs.schema import LedgerEntry
+from mill.runs.schema import SessionState
+from mill.runs.session import SessionFile, States
 
 
 class RankShare:
-    """This rank's share of the samples, once rank 0 holds the lock. Rank 0 ends with all responses and the tally of all
+    """This rank's share of the samples, once rank 0 has its turn. Rank 0 ends with all responses and the tally of all
     ranks."""
 
-    def __init__(self, ranks: Ranks, executor: Executor, record: Record, ledger: LedgerFile) -> None:
+    def __init__(self, ranks: Ranks, executor: Executor, record: Record) -> None:
         self._ranks, self._executor, self._record = ranks, executor, record
-        ranks.exchange("it is our turn")
-        self._spending = RankSpending(ranks, ledger)
+        self._known: dict[str, SessionState] = {}
+        self._over = False
+
+    def start(self, session: SessionFile) -> None:
+        if self._ranks.first:
+            session.take_turn()
+        self.sessions(session.states())
+        self._ranks.exchange("it is our turn")
+        if not self._ranks.first:
+            session.take_turn()
 
     def answer(self, states: Sequence[SampleState]) -> None:
         """Answer this rank's part of the samples; rank 0 ends with the responses of all."""
@@ -34,44 +42,26 @@ class RankShare:
         parts = split_samples(states, ranks.size)
         run_samples(executor, parts[ranks.rank])
         stopped = next(filter(None, ranks.exchange(executor.stopped)), "")
-        if stopped and executor.account is not None:
-            executor.account.budget.stopped = stopped
+        if stopped and executor.meter is not None:
+            executor.meter.stop(stopped)
         _gather(ranks, self._record, parts, partial=bool(stopped))
 
-    def end(self) -> None:
+    def end(self, session: SessionFile) -> None:
+        self.sessions(session.states())
         tallies = self._ranks.exchange(asdict(self._executor.tally))
         if self._ranks.first:
             self._executor.tally = _total(tallies)
-        self._spending.end()
+        self.sessions({})
+        self._over = True
 
-
-class RankSpending:
-    """What the processes of all ranks have spent, also where this rank does not see their files."""
-
-    def __init__(self, ranks: Ranks, ledger: LedgerFile) -> None:
-        self._ranks, self._ledger = ranks, ledger
-        self._known: dict[str, LedgerEntry] = {}
-        self._exchange(ledger.read_all())
-        ledger.other_entries = self._others
-
-    def _others(self) -> Mapping[str, LedgerEntry]:
-        self._ranks.publish("spending", {self._ledger.name: entry_dict(self._ledger.entry())})
-        for entries in self._ranks.published("spending"):
-            self._add(entries)
+    def sessions(self, own: States) -> States:
+        """Tell the other ranks of the sessions that are known here; returns those that they have told of, whose files this
+        rank may not see."""
+        if own and not self._over:
+            self._ranks.publish("sessions", {name: asdict(replace(one, published={})) for name, one in own.items()})
+        for given in [] if self._over else self._ranks.published("sessions"):
+            self._known |= convert(given, dict[str, SessionState], "what another rank tells of its sessions", RunError)
         return self._known
-
-    def end(self) -> None:
-        """All ranks have ended: their last entries are known from now on."""
-        known = self._known
-        self._ledger.other_entries = lambda: known
-        self._exchange({self._ledger.name: replace(self._ledger.entry(), ended=True)})
-
-    def _exchange(self, entries: Mapping[str, LedgerEntry]) -> None:
-        for given in self._ranks.exchange({name: entry_dict(entry) for name, entry in entries.items()}):
-            self._add(given)
-
-    def _add(self, entries: Any) -> None:
-        self._known |= convert(entries, dict[str, LedgerEntry], "what another rank has spent", RunError)
 
 
 def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:

@@ -14,8 +14,8 @@ from mill.api.task import RenderSettings
 from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
 from mill.api.validate import convert
 from mill.api.warnings import warn
-from mill.execute.budget import JUDGE, MODEL
 from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
+from mill.execute.meter import JUDGE, MODEL
 from mill.metrics.repeats import RepeatMetric
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
@@ -27,7 +27,7 @@ from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_wit
 from mill.runs.record import Record
 from mill.runs.sampling import SampleChoice, groups_of
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
-from mill.runs.shared import read_entries
+from mill.runs.session import read_entries
 from mill.runs.stages import refuse_metric, with_positions
 from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
 from mill.tasks.load import Selection

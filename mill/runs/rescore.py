@@ -27,6 +27,7 @@ from mill.runs.samples import RunSample, from_state, read_samples, write_samples
 from mill.runs.sampling import random_position
 from mill.runs.schema import Decision, Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
+from mill.runs.session import SessionFile
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
 from mill.tasks import hooks
 from mill.tasks.load import recorded_benchmarks, recorded_task
@@ -75,8 +76,9 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
     _add_decisions(results, earlier.tasks, known.tasks, scored, settings.seed or 0)
     benchmarks = recorded_benchmarks(earlier.benchmarks, documents)
     means = summarize_benchmarks(results, benchmarks)
-    for name in write_results(folder, results, benchmarks):
-        write_samples(folder, known.model.name, name, scored[name])
+    with SessionFile(folder) as session:
+        for name in write_results(session, results, benchmarks):
+            write_samples(folder, known.model.name, name, scored[name])
     seconds, failures = time.time() - started, sum(map(judge_failures, scored.values()))
     tasks = list(results.values())
     return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures, left_out=left_out)

@@ -23,7 +23,7 @@ from mill.runs.sampled_estimates import OWN, of_sample
 from mill.runs.samples import RunSample, metrics_of
 from mill.runs.sampling import is_random, replaces
 from mill.runs.schema import BenchmarkResult, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
-from mill.runs.shared import Entry, publish, read_entries
+from mill.runs.session import Entry, SessionFile, read_entries
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"
@@ -190,13 +190,14 @@ def _valued(scored: Sequence[RunSample], metric: str) -> list[list[Value]]:
     return [values for values in found if values]
 
 
-def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
+def write_results(session: SessionFile, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
     """Write results, by the requested names, and return the tasks whose results were written. A result over fewer samples
     of the same data is not, if they were chosen in the same way or the others are all: a run with a small limit never
     replaces the full one.
 
     The means of benchmarks are computed from the results that the folder has then, also those of earlier commands.
     """
+    folder = session.folder
     earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
     written = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
     for result in results.values():
@@ -204,13 +205,14 @@ def write_results(folder: RunFolder, results: Mapping[str, TaskResult], benchmar
         if before is not None and result not in written and result.decision is not None:
             written.append(_with_decisions(before, result))  # they stay beside the scores of more samples
     written = [_with_decisions(result, earlier.get(result.task)) for result in written]
-    publish(folder, RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}} if written else {})
+    if written:
+        session.publish(RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}})
     changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
     for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
         means = _changed_means(folder, results, benchmarks, changed)
         if not means:
             break
-        publish(folder, RESULTS, {"benchmarks": means})
+        session.publish(RESULTS, {"benchmarks": means})
     return {result.task for result in results.values() if not _larger(earlier.get(result.task), result)}
 
 

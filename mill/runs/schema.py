@@ -334,46 +334,35 @@ class View:
 
 
 @dataclass
-class PartEntry:
-    """An entry of parts/*.json."""
+class PublishedEntry:
+    """An entry of manifest.json or results.json as a session published it."""
 
     number: int
     weight: int
     value: Any
 
 
-Part = dict[str, dict[str, PartEntry]]
-"""The entries of a part for one file: section -> name -> entry."""
-
-
 @dataclass
-class WorkingEntry:
-    """working/*.json: a process that works on a run, or waits for the lock."""
+class SessionState:
+    """sessions/*.json: what a process tells of its work on a run."""
 
     host: str
     machine: str
     pid: int
     tasks: list[str]
-    working: bool
-    beat: int
     born: str | None = None
-
-
-@dataclass
-class LedgerEntry:
-    """spending/*.ledger: what a process has spent on a run, and when it worked on it."""
-
-    host: str
-    machine: str
-    pid: int
-    beat: Annotated[int, Meta(ge=0)]
-    started: Annotated[float, Meta(ge=0, le=1e11)]
-    seconds: Annotated[float, Meta(ge=0, le=1e10)]
-    ended: bool
-    spent: dict[str, TokenUsage]
-    in_flight: dict[str, TokenUsage]
-    planned: dict[str, TokenUsage]
-    born: str | None = None
+    """When its process started."""
+    working: bool = False
+    """False while it waits for other sessions on its tasks."""
+    ended: bool = False
+    beat: Count = 0
+    """How often the file was written."""
+    started: Annotated[float, Meta(ge=0, le=1e11)] = 0.0
+    seconds: Annotated[float, Meta(ge=0, le=1e10)] = 0.0
+    spent: dict[str, TokenUsage] = field(default_factory=dict)
+    """By account."""
+    published: dict[str, dict[str, dict[str, PublishedEntry]]] = field(default_factory=dict)
+    """File -> section -> name -> entry."""
 
 
 def refuse_misnamed(entries: Mapping[str, Any], where: object) -> None:

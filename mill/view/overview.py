@@ -15,9 +15,10 @@ from typing import Any
 from mill import __version__
 from mill.api.errors import RunError
 from mill.api.storage import open_regular
-from mill.runs.advisory_lock import LivenessWatcher
+from mill.runs.folder import RunFolder
 from mill.runs.sample_row import STATUSES
 from mill.runs.schema import BenchmarkResult, TaskResult, main_metric
+from mill.runs.session import SessionWatcher
 from mill.view.check_queries import list_checks
 from mill.view.index import ResultsIndex
 from mill.view.run_info import MILL, RunInfo, run_labels
@@ -41,7 +42,7 @@ class LiveProgress:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # two threads would count the same lines twice
         self._runs: dict[str, _Growth] = {}
-        self._watchers: dict[str, LivenessWatcher] = {}
+        self._watchers: dict[str, SessionWatcher] = {}
 
     def of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
         """None for a run on which no process works. `requests` are those of its samples, as far as they are known."""
@@ -49,8 +50,8 @@ class LiveProgress:
             return self._of(run, requests)
 
     def _of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
-        watcher = self._watchers.setdefault(run.uid, LivenessWatcher(run.path))
-        if not watcher.alive():
+        watcher = self._watchers.setdefault(run.uid, SessionWatcher(RunFolder(run.path)))
+        if not _at_work(watcher):
             self._runs.pop(run.uid, None)
             return None
         growth = self._runs.setdefault(run.uid, _Growth())
@@ -68,6 +69,13 @@ class LiveProgress:
             "rate": rate,
             "seconds_left": left / rate if rate else None,
         }
+
+
+def _at_work(watcher: SessionWatcher) -> bool:
+    try:
+        return bool(watcher.at_work())
+    except RunError:  # a damaged file
+        return False
 
 
 def _count_lines(growth: _Growth, folder: Path) -> None:

@@ -346,7 +346,7 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("interrupted")
     (folder / "cluster.yaml").write_text("at_once: 2")
     process = local(folder, "--cluster", str(folder / "cluster.yaml"))
-    wait_for(lambda: len(list((folder / "out").glob("*/*/working/*.json"))) == 2)
+    wait_for(lambda: len(list((folder / "out").glob("*/*/sessions/*.json"))) == 2)
     wait_for((folder / "log").exists)
     below = children(process.pid)
     process.send_signal(request.param)

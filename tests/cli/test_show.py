@@ -257,7 +257,7 @@ def test_an_interrupted_run_has_its_phases_and_counts(show: Show, tiny_model: Pa
 
 def test_a_run_without_phases_says_so(show: Show) -> None:
     folder = agent()
-    for file in (folder.path / "manifest.json", *(folder.path / "parts").glob("*.json")):
+    for file in (folder.path / "manifest.json", *(folder.path / "sessions").glob("*.json")):
         file.write_text(file.read_text().replace('"timing"', '"unknown"'))
     assert "leave out TASK, ID and --repeat" in show(folder, "toy_agent", "--timing", code=2)
     assert "no session of this run has recorded its phases" in show(folder, "--timing", code=2)

@@ -21,7 +21,7 @@ from mill.api.response import Response
 from mill.api.storage import write_json
 from mill.api.task import Sample, Task, Value
 from mill.cli.main import run
-from mill.runs import advisory_lock as locks
+from mill.runs import session
 from mill.schedule.cells import Cell, Expected, remember_cells
 from mill.tasks.load import load_files
 from tests.fuzz.cases import count, dice
@@ -147,8 +147,8 @@ def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> F
     monkeypatch.setenv("TOY_N", str(N))
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr("mill.report.tables.PLAIN_WIDTH", 300)
-    monkeypatch.setattr(locks, "SILENCE_S", 0.0)
-    monkeypatch.setattr(locks, "_POLL_S", 0.0)
+    monkeypatch.setattr(session, "SILENCE_S", 0.0)
+    monkeypatch.setattr(session, "_POLL_S", 0.0)
     for slow in ("os.fsync", "gc.collect"):
         monkeypatch.setattr(slow, lambda *_: None)
     monkeypatch.setattr("mill.runs.manifest.versions", lambda: {"mill": "1"})
@@ -157,8 +157,8 @@ def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> F
         code, output = call([*commands["eval"][:1], f"toy[path={model}]", *commands["eval"][2:]])
         assert code == 0, output
     found = Folder(out)
-    heartbeat = {"host": "gone", "machine": locks._machine(), "pid": 1, "born": "no", "tasks": ["toy_gen"], "working": True}
-    write_json(found.run / "working" / "20200101.json", {**heartbeat, "beat": 3}, root=out)
+    process = {"host": "gone", "machine": session._machine(), "pid": 1, "born": "no", "tasks": ["toy_gen"]}
+    write_json(found.run / "sessions" / "20200101.json", {**process, "working": True, "beat": 3}, root=out)
     expected = {
         "toy_gen": Expected(N, 1, json.loads((found.run / "results.json").read_bytes())["tasks"]["toy_gen"]["data_hash"])
     }

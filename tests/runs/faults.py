@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -81,8 +82,9 @@ def resume(out: Path, log: Path, *options: str, **how: Any) -> None:
 
 
 def leftovers(out: Path) -> list[Path]:
-    """Files that only matter while a process works: drafts and heartbeats."""
-    return [file for file in [*out.rglob(".*"), *out.glob("*/*/working/*")] if file.is_file()]
+    """Drafts, and files of sessions that have not ended."""
+    unended = [file for file in out.glob("*/*/sessions/*.json") if not json.loads(file.read_text())["ended"]]
+    return unended + [file for file in out.rglob(".*") if file.is_file()]
 
 
 def killed_at_random(out: Path, log: Path, dice: random.Random, *options: str, **how: Any) -> None:

@@ -155,14 +155,14 @@ def test_a_disk_that_is_full_at_every_possible_moment(
             break
         text = capsys.readouterr().err
         assert_one_line(text, "cannot write", "No space left on device")
-        lacked |= {place for place in ("parts", "manifest.json", "samples", "working") if place in text}
+        lacked |= {place for place in ("sessions", "manifest.json", "samples") if place in text}
         amounts.add(len(recorded(disk.out)))
-    assert lacked >= {"parts", "samples"} and len(amounts) > 3, "the disk was not full in the middle of the work"
+    assert lacked >= {"sessions", "samples"} and len(amounts) > 3, "the disk was not full in the middle of the work"
     assert_same_end(disk.out, undisturbed)
     assert not leftovers(disk.out)
 
 
-@pytest.mark.parametrize("function, place", [("write_results", "parts"), ("write_samples", "samples")])
+@pytest.mark.parametrize("function, place", [("write_results", "sessions"), ("write_samples", "samples")])
 def test_a_disk_that_is_full_when_scores_are_written(
     undisturbed: Path,
     toy_here: Path,

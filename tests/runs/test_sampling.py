@@ -432,7 +432,7 @@ def test_results_of_earlier_versions_have_no_sampling(tmp_path: Path) -> None:
     file = outcome.folder.path / "results.json"
     stored = json.loads(file.read_text())
     del stored["tasks"]["toy_exam_art"]["sampled"]
-    for part in (outcome.folder.path / "parts").iterdir():
+    for part in (outcome.folder.path / "sessions").iterdir():
         part.unlink()
     file.write_text(json.dumps(stored))
     assert RunFolder(outcome.folder.path).results().tasks["toy_exam_art"].sampled is None
@@ -447,11 +447,11 @@ def test_estimates_with_another_model_of_earlier_versions_are_shown_no_more(
     outcome, out = run(tmp_path, "toy_exam", sample=100), str(tmp_path / "out")
     estimate = {"value": 0.364478, "stderr": 0.027, "low": 0.309288, "high": "NaN", "n": 100}
     control = {"model": "cheap", "slopes": {"acc": 1.0}, "metrics": {"acc": estimate}, "of": "", "whole": {"acc": estimate}}
-    for file in (outcome.folder.path / "results.json", *(outcome.folder.path / "parts").glob("*.json")):
+    for file in (outcome.folder.path / "results.json", *(outcome.folder.path / "sessions").glob("*.json")):
         content = json.loads(file.read_text())
         for entry in [*content.get("tasks", {}).values(), *content.get("benchmarks", {}).values()]:
             entry["control"] = control
-        for section in content.get("results.json", {}).values():
+        for section in content.get("published", {}).get("results.json", {}).values():
             for part in section.values():
                 part["value"]["control"] = control
         file.write_text(json.dumps(content))

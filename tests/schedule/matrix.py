@@ -89,5 +89,5 @@ def recorded(out: Path) -> set[str]:
 
 def workers(out: Path, task: str) -> list[int]:
     """The processes that are at work on a task."""
-    found = [json.loads(file.read_text()) for file in out.glob("*/*/working/*.json")]
+    found = [json.loads(file.read_text()) for file in out.glob("*/*/sessions/*.json")]
     return [one["pid"] for one in found if one["working"] and task in one["tasks"]]

@@ -63,7 +63,7 @@ def test_distributions_with_objects_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["manifest.json", "results.json", "samples/toy_gen.jsonl", "record/0.jsonl", "parts/0.json"]
+    "path", ["manifest.json", "results.json", "samples/toy_gen.jsonl", "record/0.jsonl", "sessions/0.json"]
 )
 def test_a_pickle_in_a_run_folder_is_refused(mill: Mill, tmp_path: Path, path: str) -> None:
     options = ("--task_paths", TOY, "--output_dir", "out", "--limit", "2", "--quiet")
@@ -127,7 +127,7 @@ def modules(node: ast.Import | ast.ImportFrom) -> list[str]:
 # Links
 
 VICTIM = "a file outside of the run\n"
-INSIDE = ["manifest.json", "results.json", "samples/toy_gen.jsonl", "parts", "samples", "record", "working", "distributions"]
+INSIDE = ["manifest.json", "results.json", "samples/toy_gen.jsonl", "sessions", "samples", "record", "distributions"]
 
 
 @pytest.fixture

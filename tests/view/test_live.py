@@ -10,8 +10,8 @@ from typing import IO
 import pytest
 
 from mill.api.storage import open_regular
-from mill.runs.advisory_lock import advisory_lock
 from mill.runs.folder import RunFolder
+from mill.runs.session import SessionFile
 from mill.view import overview as live
 from mill.view.overview import LiveProgress
 from mill.view.run_info import RunInfo
@@ -33,7 +33,9 @@ def test_responses_are_counted_while_a_process_works(tmp_path: Path, monkeypatch
     record.parent.mkdir()
     progress, run = LiveProgress(), RunInfo("uid", "run", tmp_path, ())
     assert progress.of(run, 1000) is None
-    with advisory_lock(RunFolder(tmp_path), ["task"]), ThreadPoolExecutor(8) as threads:
+    with SessionFile(RunFolder(tmp_path), ["task"]) as session, ThreadPoolExecutor(8) as threads:
+        assert progress.of(run, 1000) is None, "it waits for its turn"
+        session.take_turn()
         for lines in (0, 400, 1000):
             record.write_text(LINE * lines)
             found = [one for one in threads.map(lambda _: progress.of(run, 1000), range(40)) if one is not None]

@@ -131,14 +131,13 @@ class TransformersModel(TransformersCheckpoint):
         count = self._count()
         parts, expected = self._parts(requests), 0
         for part, following in zip_longest(parts, parts[1:], fillvalue=()):
-            fitting, rows, work, too_long = self._tokenized(part)
+            rows, work, too_long = self._tokenized(part)
             yield from too_long
             if following:
                 self._ahead = TokenizedAhead(self.tokens, following, shared=True)
             count.planned -= expected
             expected = work.trie.tokens * len(following) // len(part) if work is not None else 0
             count.planned += expected
-            self._starts(fitting)
             yield from self._score_rows(rows, work, count)
 
     def _parts(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
@@ -152,16 +151,16 @@ class TransformersModel(TransformersCheckpoint):
         others = [request for request in requests if request not in ahead]
         return [part for part in (first, others) if part]
 
-    def _tokenized(self, requests: Sequence[Request]) -> tuple[list[Request], list[Row], Work | None, list[Completed]]:
-        """Requests that can be scored, as rows, with their trie if a thread made it; and the errors of the others."""
+    def _tokenized(self, requests: Sequence[Request]) -> tuple[list[Row], Work | None, list[Completed]]:
+        """The requests that can be scored, as rows, with their trie if a thread made it; and the errors of the others."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or not all(request in ahead for request in requests):
             fitting, pairs, too_long = self._fitting_pairs(requests, self.tokens.pairs(requests))
-            return fitting, shared_rows(fitting, pairs), None, too_long
+            return shared_rows(fitting, pairs), None, too_long
         with phase(TOKENIZING):
             fitting, pairs, too_long = self._fitting_pairs(requests, ahead.pairs_of(requests))
             work = ahead.work_of(fitting)
-            return fitting, list(work.rows) if work is not None else shared_rows(fitting, pairs), work, too_long
+            return list(work.rows) if work is not None else shared_rows(fitting, pairs), work, too_long
 
     def _score_rows(self, rows: Sequence[Row], work: Work | None, count: TokenCount) -> Iterator[Completed]:
         """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
@@ -239,7 +238,6 @@ class TransformersModel(TransformersCheckpoint):
             return scored
 
         left: list[MediaRow] = []
-        self._starts(requests)
         count = self._count()
         shared = self.shared_media.score(self.media.rows(requests), batch_size=self.batch_size, count=count)
         yield from self._shared(paths.SCORING, shared, left)
@@ -271,7 +269,6 @@ class TransformersModel(TransformersCheckpoint):
         if prompts is None:
             prompts = self.tokens.prompts(requests)
         count = self._count()
-        self._starts(requests)
         left: list[Prompt] = []
         decoded = self.prefix_engine.decode(prompts, batch_size=self.batch_size, count=count)
         yield from self._shared(paths.DECODING, decoded, left)
@@ -298,7 +295,6 @@ class TransformersModel(TransformersCheckpoint):
 
         left: list[MediaRow] = []
         count = self._count()
-        self._starts(requests)
         rows = [MediaRow(request, self.media.rendered(request), requests=[request]) for request in requests]
         decoded = self.shared_media.decode(rows, batch_size=self.batch_size, count=count)
         yield from self._shared(paths.DECODING, decoded, left)

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from mill.api.batching import Completed
-from mill.api.budget import BudgetReached, CallGate
+from mill.api.budget import BudgetReached, CallMeter
 from mill.api.errors import ModelBroken, ServerBroken, ServerGone
 from mill.api.request import Request
 from mill.api.response import Response
@@ -36,11 +36,11 @@ class DispatchedServer(CheckedServer, Protocol):
 
 
 class RequestDispatcher:
-    """Sends requests of one kind to one server. Where the gate refuses one, what is in flight is awaited, and the others get
-    no response."""
+    """Sends requests of one kind to one server. Where the meter has no room for one, what is in flight is awaited, and the
+    others get no response."""
 
-    def __init__(self, server: DispatchedServer, gate: CallGate | None = None) -> None:
-        self._server, self._gate = server, gate
+    def __init__(self, server: DispatchedServer, meter: CallMeter | None = None) -> None:
+        self._server, self._meter = server, meter
         self._refused = False
         self._breaker = CircuitBreaker(server, verifies=server.client.verifies)
         self._held: deque[tuple[float, Request, Response]] = deque()
@@ -77,8 +77,8 @@ class RequestDispatcher:
 
     def _send_all(self, requests: Sequence[Request]) -> Iterator[Completed]:
         self._breaker.reset()
-        admitted = takewhile(self._admitted, requests)
-        for request, (response, completed) in self._server.client.run_all(admitted, self._send, self._breaker):
+        sent = takewhile(self._room, requests)
+        for request, (response, completed) in self._server.client.run_all(sent, self._send, self._breaker):
             if response is None:
                 continue
             if response.failed:
@@ -94,8 +94,8 @@ class RequestDispatcher:
                 self._held.clear()  # nothing shows that these requests are the cause
         yield from self._release(time.monotonic())
 
-    def _admitted(self, request: Request) -> bool:
-        self._refused = self._refused or (self._gate is not None and not self._gate.admit(request))
+    def _room(self, request: Request) -> bool:
+        self._refused = self._refused or (self._meter is not None and not self._meter.room(request))
         return not self._refused
 
     async def _send(self, request: Request) -> tuple[Response | None, float]:

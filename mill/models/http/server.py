@@ -8,12 +8,12 @@ import copy
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mill.api.batching import Completed, as_response, describe
-from mill.api.budget import BudgetReached, CallGate
+from mill.api.budget import BudgetReached
 from mill.api.errors import CannotServe, DataError, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel
@@ -38,8 +38,6 @@ KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 BUSY_S = 30.0  # how long the first probe of a server that answers 429 is retried, without --wait
 MAX_CONCURRENCY = 1024
-FIRST_RESPONSE_POLL_S = 0.02
-LONGEST_WAIT_S = 3600.0  # before the time that is left is read again
 
 Send = Callable[[Request], Awaitable[Response]]
 
@@ -83,7 +81,7 @@ class ServerModel(MillModel):
         return self.model or self.base_url
 
     @property
-    def uses_gate(self) -> bool:
+    def meters_calls(self) -> bool:
         """A subclass that overrides a public method needs a response to every request."""
         return all(getattr(type(self), kind) is getattr(MillModel, kind) for kind in self._senders())
 
@@ -206,8 +204,8 @@ class ServerModel(MillModel):
         response = await self._generate(request)
         if stops and stopped_too_early(request, response):
             self._reasons = True
-            if self.gate is not None:
-                self.gate.discard(request, response)
+            if self.meter is not None:
+                self.meter.add(request, response)
             response = await self._generate(request)
         return response
 
@@ -228,7 +226,7 @@ class ServerModel(MillModel):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
-        return RequestDispatcher(self, self.gate).stream(sorted(requests, key=lambda request: request.prefix_order))
+        return RequestDispatcher(self, self.meter).stream(sorted(requests, key=lambda request: request.prefix_order))
 
     def _senders(self) -> dict[str, Send]:
         return {
@@ -239,21 +237,26 @@ class ServerModel(MillModel):
         }
 
     async def send(self, request: Request) -> Response:
-        send, gate = self._senders()[request.kind], self.gate
-        if gate is None:
+        send, meter = self._senders()[request.kind], self.meter
+        if meter is None:
             return await response_to(request, send)
-        gate.begin(request)
-        await _until_known(gate, request)
+
+        def before_retry() -> None:
+            meter.spend(request)
+            if not meter.room(request):
+                raise BudgetReached("the budget is used up")
+
         try:
-            response = await _in_time(gate, request, response_to(request, send, lambda: gate.retry(request)))
+            return await asyncio.wait_for(response_to(request, send, before_retry), meter.patience_s())
         except BudgetReached:
-            gate.release(request)
             raise
+        except asyncio.TimeoutError as error:
+            warn("the time of the run is over: requests without a response are abandoned")
+            meter.spend(request, whole=True)
+            raise BudgetReached("no response before the time of the run was over") from error
         except BaseException:
-            gate.lose(request)
+            meter.spend(request, whole=True)
             raise
-        gate.settle(request, response)
-        return response
 
     def check_canary(self, canary: Request) -> None:
         """Send a request that succeeded before: where it fails now, the server is broken, not the requests."""
@@ -276,42 +279,11 @@ class ServerModel(MillModel):
             except (Failure, UnknownName) as error:
                 if isinstance(error, UnknownName):
                     warn(f"{self.base_url} is back, but does not have the model yet: {error}")
-                if self.gate is not None and self.gate.closed():
+                if self.meter is not None and self.meter.reached():
                     raise BudgetReached("the budget was used up while the server was away") from error
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
-
-
-async def _until_known(gate: CallGate, request: Request) -> None:
-    """Wait while nothing is known about how the server counts; the request is then admitted again, with what is known."""
-    if gate.may_send(request):
-        return
-    try:
-        while not gate.may_send(request):
-            await asyncio.sleep(FIRST_RESPONSE_POLL_S)
-            if gate.closed():
-                raise BudgetReached("the budget was used up by the first request")
-    finally:
-        gate.release(request)
-    gate.begin(request)
-
-
-async def _in_time(gate: CallGate, request: Request, answer: Coroutine[Any, Any, Response]) -> Response:
-    """The response, unless the time of the run is over: it is then awaited a little longer, and abandoned."""
-    task = asyncio.ensure_future(answer)
-    try:
-        while not task.done():
-            patience = gate.patience_s()
-            if patience <= 0:
-                gate.abandon(request)
-                raise BudgetReached("no response before the time of the run was over")
-            await asyncio.wait({task}, timeout=min(patience, LONGEST_WAIT_S))
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def _has_tools(request: Request) -> bool:

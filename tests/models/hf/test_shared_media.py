@@ -221,18 +221,3 @@ def test_memory_that_runs_out_while_encoding_leaves_the_requests_to_the_other_pa
     answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
     assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
     assert paths_of(model) == {"scoring": "padded (out of memory): 4 requests; packed: 8 requests"}
-
-
-def test_requests_are_announced_before_they_are_computed(zoo: Zoo) -> None:
-    """For budgets: what a killed process was computing counts as spent."""
-    model = fresh(zoo, "llava")
-    started: list[str] = []
-    model.on_batch = lambda requests: started.extend(request.key for request in requests)
-    for requests, compute in (
-        ([scored((IMAGES[0], question), " a cat") for question in QUESTIONS], model.loglikelihood),
-        ([asked((IMAGES[0], question)) for question in QUESTIONS], model.generate_until),
-        ([asked((question,)) for question in QUESTIONS], model.generate_until),
-    ):
-        started.clear()
-        compute(requests)
-        assert set(started) == {request.key for request in requests}

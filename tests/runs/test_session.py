@@ -1,0 +1,618 @@
+"""Session files: a second command waits its turn, no entry of manifest.json and results.json is lost, dead sessions end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mill.api.errors import RunError
+from mill.api.judge import Judge
+from mill.api.registry import tasks as registry
+from mill.api.response import Response
+from mill.api.storage import write_json
+from mill.api.task import RenderSettings, Sample
+from mill.models.spec.parse import Spec, parse_spec
+from mill.runs import evaluate, session
+from mill.runs.evaluate import Plan
+from mill.runs.folder import MANIFEST, RESULTS, RunFolder
+from mill.runs.manifest import update_manifest
+from mill.runs.results import write_results
+from mill.runs.session import TOP, Entry, SessionFile, merged, read_sessions
+from mill.tasks.load import select
+from tests.outcomes import assert_same_end, recorded, scores, sessions
+from tests.plans import prepare
+from tests.runs.faults import (
+    PATIENCE_S,
+    N,
+    computed,
+    kill,
+    leftovers,
+    resume,
+    start,
+    stderr_of,
+    until,
+    until_first_response,
+)
+
+PROCESSES, ENTRIES = 4, 12
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setattr(session, "_POLL_S", 0.01)
+    return RunFolder(tmp_path / "run")
+
+
+@contextlib.contextmanager
+def at_work(folder: RunFolder, *tasks: str) -> Iterator[SessionFile]:
+    with SessionFile(folder, tasks) as own:
+        own.take_turn()
+        yield own
+
+
+# Turns.
+
+
+@pytest.fixture
+def other(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    """What a command at work on the task `t` tells of itself: a process of this machine that is there."""
+    process = subprocess.Popen(["sleep", "100"])
+    yield {
+        "host": "h",
+        "machine": session._machine(),
+        "pid": process.pid,
+        "born": session._born(process.pid),
+        "tasks": ["t"],
+        "working": True,
+        "beat": 1,
+    }
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    process.wait()
+
+
+def write_session(folder: RunFolder, state: dict[str, Any], name: str = "other") -> Path:
+    path = folder.path / "sessions" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(".draft")
+    draft.write_text(json.dumps(state))
+    draft.replace(path)
+    return path
+
+
+def turn_comes(
+    folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",), silence: Callable[[], None] = lambda: None
+) -> bool:
+    """Whether a turn comes within so many seconds; afterwards the way is made free, once whoever gives signs is silenced."""
+    came, free = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with at_work(folder, *tasks):
+            came.set()
+            free.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    found = came.wait(within)
+    if not found:
+        silence()
+        for file in (folder.path / "sessions").glob("other*.json"):
+            file.unlink()
+    free.set()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    return found
+
+
+def test_three_commands_at_once_compute_each_answer_once(undisturbed: Path, tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    runs = [start(out, log, delay=0.005) for _ in range(3)]
+    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0, 0], stderr_of(log)
+    assert Counter(computed(log)) == Counter(recorded(undisturbed).keys())
+    assert_same_end(out, undisturbed)
+    assert not leftovers(out)
+    entries = sessions(out)
+    assert [(entry["ended"], entry["failed"]) for entry in entries] == [("finished", 0)] * 3
+    assert sorted(entry["computed"] for entry in entries) == [0, 0, len(recorded(undisturbed))]
+    assert {entry["known"] + entry["computed"] for entry in entries} == {len(recorded(undisturbed))}
+    assert "waiting for it to end" in stderr_of(log)
+
+
+def test_other_tasks_of_the_same_run_are_not_waited_for(tmp_path: Path) -> None:
+    out, slow, quick = tmp_path / "out", tmp_path / "slow", tmp_path / "quick"
+    at_work = start(out, slow, tasks="toy_gen,toy_text", delay=0.2)
+    until_first_response(at_work, slow)
+    assert start(out, quick, tasks="toy_choice").wait(PATIENCE_S) == 0
+    assert at_work.poll() is None and "waiting" not in stderr_of(quick)
+    assert list(scores(out)["tasks"]) == ["toy_choice"]
+    at_work.send_signal(signal.SIGTERM)
+    assert at_work.wait(PATIENCE_S) == 143
+    resume(out, slow, tasks="toy_gen,toy_text")
+    assert sorted(scores(out)["tasks"]) == ["toy_choice", "toy_gen", "toy_text"]
+
+
+def test_a_waiter_continues_at_once_when_the_one_at_work_is_killed(undisturbed: Path, tmp_path: Path) -> None:
+    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    at_work = start(out, first, delay=0.05)
+    until_first_response(at_work, first, answers=9)
+    waiter = start(out, second)
+    until(lambda: "waiting for it to end" in stderr_of(second), "the notice")
+    assert f"process {at_work.pid} on " in stderr_of(second)
+    assert not computed(second)
+    kill(at_work)
+    known, began = recorded(out), time.monotonic()
+    assert known
+    assert waiter.wait(PATIENCE_S) == 0
+    assert time.monotonic() - began < session.SILENCE_S / 2
+    assert Counter(computed(second)) == Counter(recorded(undisturbed).keys() - known.keys())
+    assert_same_end(out, undisturbed)
+    assert not leftovers(out)
+
+
+def test_a_waiter_that_is_terminated_leaves_the_other_in_peace(undisturbed: Path, tmp_path: Path) -> None:
+    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
+    at_work = start(out, first, delay=0.008)
+    until_first_response(at_work, first)
+    waiter = start(out, second)
+    until(lambda: "waiting for it to end" in stderr_of(second), "the notice")
+    waiter.send_signal(signal.SIGTERM)
+    assert waiter.wait(PATIENCE_S) == 143
+    assert at_work.wait(PATIENCE_S) == 0
+    assert not computed(second)
+    assert_same_end(out, undisturbed)
+    assert not leftovers(out)
+
+
+def test_a_live_process_is_waited_for_and_a_dead_one_is_not(folder: RunFolder, other: dict[str, Any]) -> None:
+    write_session(folder, other)
+    assert not turn_comes(folder, within=0.3)
+    write_session(folder, {**other, "tasks": ["u"]})
+    assert turn_comes(folder, within=15)
+    write_session(folder, {**other, "born": "another process had this number"})
+    assert turn_comes(folder, within=15)
+    write_session(folder, other)
+    os.kill(other["pid"], signal.SIGKILL)
+    os.waitpid(other["pid"], 0)
+    assert turn_comes(folder, within=15)
+    assert read_sessions(folder)["other"].ended, "so that nobody has to find it out again"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells of processes in files")
+def test_a_killed_process_that_its_parent_does_not_reap_is_not_waited_for(folder: RunFolder, other: dict[str, Any]) -> None:
+    """So it stays in a container whose first process does not reap, for as long as the container lives."""
+    write_session(folder, other)
+    os.kill(other["pid"], signal.SIGKILL)
+    until(lambda: ") Z " in Path(f"/proc/{other['pid']}/stat").read_text(), "the zombie")
+    assert turn_comes(folder, within=15)
+
+
+def test_a_silent_process_of_another_machine_is_waited_for_a_while(
+    folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "SILENCE_S", 0.6)
+    write_session(folder, {**other, "machine": "elsewhere", "pid": 1})
+    began = time.monotonic()
+    assert turn_comes(folder, within=15)
+    assert time.monotonic() - began >= 0.6
+    monkeypatch.setattr(session, "SILENCE_S", 60.0)
+    assert turn_comes(folder, within=15), "the next command need not wait again"
+
+
+def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
+    folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its beats, not by the times of the file, which another machine's clock may have made."""
+    monkeypatch.setattr(session, "SILENCE_S", 1.5)
+    over = threading.Event()
+
+    def beat() -> None:
+        for number in itertools.count(2):
+            os.utime(write_session(folder, {**other, "machine": "elsewhere", "beat": number}), (1e9, 1e9))
+            if over.wait(0.1):
+                return
+
+    write_session(folder, {**other, "machine": "elsewhere"})
+    thread = threading.Thread(target=beat)
+    thread.start()
+
+    def silence() -> None:
+        over.set()
+        thread.join()
+
+    assert not turn_comes(folder, within=3, silence=silence)
+
+
+def test_a_session_file_is_rewritten_and_says_when_it_has_ended(folder: RunFolder) -> None:
+    with SessionFile(folder, ["t"], beat_s=0.01) as own:
+        own.publish(RESULTS, {"tasks": {"t": Entry({"n": 1})}})
+        own.take_turn()
+        first = read_sessions(folder)[own.name]
+        assert (first.working, first.ended, first.pid, first.tasks) == (True, False, os.getpid(), ["t"])
+        until(lambda: read_sessions(folder)[own.name].beat > first.beat + 1, "a beat")
+    last = read_sessions(folder)[own.name]
+    assert (last.working, last.ended) == (False, True) and last.seconds > first.seconds
+
+
+def test_a_session_that_fails_before_it_leaves_anything_leaves_no_file(folder: RunFolder) -> None:
+    with pytest.raises(ZeroDivisionError), at_work(folder, "t"):
+        raise ZeroDivisionError
+    assert read_sessions(folder) == {}
+
+
+@pytest.mark.parametrize("clock", [1, -1])
+def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
+    """Also where who comes later has the earlier name: within a second that is up to chance, and csession differ."""
+    names, dice = itertools.count(5000, clock), itertools.cycle([0.0, 0.012, 0.004, 0.02])
+    inside: list[int] = []
+    most: list[int] = []
+
+    def slowly(file: Path, entry: Any, **how: Any) -> None:
+        time.sleep(0.01)  # as over a network
+        write_json(file, entry, **how)
+
+    def take(number: int, delay: float) -> None:
+        time.sleep(delay)
+        with at_work(folder, "t"):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.02)
+            inside.remove(number)
+
+    monkeypatch.setattr(session, "unique_name", lambda: str(next(names)))
+    monkeypatch.setattr(session, "write_json", slowly)
+    for _ in range(15):
+        threads = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+    assert len(most) == 45
+    assert max(most) == 1
+
+
+@pytest.fixture
+def ready(toy_here: Path, tmp_path: Path) -> Callable[..., Plan]:
+    """Prepare a run of the toy model in this process."""
+
+    def make(limit: int | None = None) -> Plan:
+        return prepare("toy[path=toy]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=limit)
+
+    return make
+
+
+def test_answers_that_came_between_planning_and_the_turn_are_not_computed_again(
+    ready: Callable[..., Plan], toy_here: Path
+) -> None:
+    """`mill eval one,two`: the second model is planned before the first runs, and others may answer for it meanwhile."""
+    planned = ready()
+    ready().execute(quiet=True)
+    planned.execute(quiet=True)
+    assert len(computed(toy_here)) == N
+
+
+@pytest.mark.parametrize("moment", ["before its results", "before its samples"])
+def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
+    ready: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    here, full = threading.current_thread(), threading.Thread(target=lambda: ready().execute(quiet=True))
+
+    def meanwhile(when: str) -> None:
+        if threading.current_thread() is here and when == moment:
+            full.start()
+            full.join(2)
+
+    def said(own: SessionFile, *given: Any) -> None:
+        if given[0] == RESULTS:
+            meanwhile("before its results")
+        publish(own, *given)
+
+    def written(*given: Any) -> set[str]:
+        found = write_results(*given)
+        meanwhile("before its samples")
+        return found
+
+    publish = SessionFile.publish
+    monkeypatch.setattr(SessionFile, "publish", said)
+    monkeypatch.setattr(evaluate, "write_results", written)
+    folder = ready(limit=10).execute(quiet=True).folder
+    full.join(PATIENCE_S)
+    assert folder.read(RESULTS)["tasks"]["toy_gen"]["n"] == N
+    assert len(folder.samples_file("toy_gen").read_bytes().split(b"\n")[:-1]) == N
+
+
+def test_two_commands_call_a_judge_once(toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Judged(registry.get("toy_gen")):  # type: ignore[misc]
+        judge = Judge()
+
+        def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
+            return {"question": sample.doc["question"], "answer": responses[0].text or "", "reference": self.target(sample)}
+
+    registry.add("toy_judged", Judged)
+    monkeypatch.setenv("TOY_DELAY", "0.01")
+    chosen, judge, out = select(["toy_judged"]), parse_spec("toy[path=judge]"), tmp_path / "out"
+    runs = [prepare("toy[path=toy]", chosen, RenderSettings(), output_dir=out, judge=judge) for _ in range(2)]
+    both = [threading.Thread(target=run.execute, kwargs={"quiet": True}) for run in runs]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(PATIENCE_S)
+    assert set(Counter(computed(toy_here)).values()) == {1}
+    assert len(computed(toy_here)) == 2 * N
+
+
+# Entries of manifest.json and results.json.
+
+
+def publisher(folder: RunFolder, writer: str, sections: Mapping[str, Mapping[str, Any]], file: str = RESULTS) -> Path:
+    """A session of this name that has published; each entry is (number, weight, value)."""
+    entries_of = {
+        section: {name: dict(zip(("number", "weight", "value"), entry, strict=True)) for name, entry in entries.items()}
+        for section, entries in sections.items()
+    }
+    state = {"host": "h", "machine": "m", "pid": 1, "tasks": [], "ended": True, "published": {file: entries_of}}
+    return write_session(folder, state, writer)
+
+
+def view_again(folder: RunFolder) -> dict[str, Any]:
+    """The file after somebody who has nothing to add has written it."""
+    with SessionFile(folder) as own:
+        own.publish(RESULTS, {})
+    return folder.read(RESULTS)
+
+
+def publish_many(path: str, number: int, gate: Any) -> None:
+    """One process: entries of its own, one that all of them change, and sessions; each published by itself."""
+    own = SessionFile(RunFolder(Path(path)))
+    gate.wait()
+    for entry in range(ENTRIES):
+        name = f"{number}-{entry}"
+        one = Entry({"n": entry}, weight=entry)
+        own.publish(RESULTS, {"tasks": {name: one, "all": one}})
+        listed = {"id": name, "order": entry}
+        own.publish(MANIFEST, {"sessions": {name: Entry(listed)}, TOP: {f"top-{name}": Entry(name)}})
+
+
+def check_nothing_is_lost(folder: RunFolder) -> None:
+    names = {f"{number}-{entry}" for number in range(PROCESSES) for entry in range(ENTRIES)}
+    tasks, manifest = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
+    assert set(tasks) == {*names, "all"}
+    assert all(tasks[name] == {"n": int(name.partition("-")[2])} for name in names)
+    assert [(entry["order"], entry["id"]) for entry in manifest["sessions"]] == sorted(
+        (int(n.split("-")[1]), n) for n in names
+    )
+    assert {name: manifest[f"top-{name}"] for name in names} == {name: name for name in names}
+    assert not [file for file in folder.path.rglob(".*") if file.is_file()]
+
+
+def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
+    context = multiprocessing.get_context("spawn")
+    gate = context.Barrier(PROCESSES)
+    processes = [context.Process(target=publish_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    check_nothing_is_lost(folder)
+
+
+def test_threads_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
+    gate = threading.Barrier(PROCESSES, timeout=30)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for one in [pool.submit(publish_many, str(folder.path), number, gate) for number in range(PROCESSES)]:
+            one.result()
+    check_nothing_is_lost(folder)
+
+
+@pytest.mark.parametrize("writers", [("a", "b"), ("b", "a")])
+def test_of_entries_with_the_same_number_the_weightier_wins(folder: RunFolder, writers: tuple[str, str]) -> None:
+    publisher(folder, writers[0], {"tasks": {"t": (3, 40, "full")}})
+    publisher(folder, writers[1], {"tasks": {"t": (3, 10, "limited")}})
+    assert view_again(folder)["tasks"] == {"t": "full"}
+
+
+@pytest.mark.parametrize("writers", [("a", "b"), ("b", "a")])
+def test_a_later_number_counts_more_than_weight(folder: RunFolder, writers: tuple[str, str]) -> None:
+    publisher(folder, writers[0], {"tasks": {"t": (3, 40, "of other data")}})
+    publisher(folder, writers[1], {"tasks": {"t": (4, 10, "now")}})
+    assert view_again(folder)["tasks"] == {"t": "now"}
+
+
+def test_the_last_entry_wins_by_number_and_not_by_clock_or_name(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process is one whose clock is behind that of all before, so that its name and times come first."""
+    for number in range(9, 0, -1):
+        monkeypatch.setattr(session, "unique_name", lambda number=number: f"2020010{number}T000000-host")
+        monkeypatch.setattr(time, "time", lambda number=number: 1e9 + 1e5 * number)
+        SessionFile(folder).publish(RESULTS, {"tasks": {"t": Entry(number, weight=number)}})
+        for age, path in enumerate(sorted((folder.path / "sessions").iterdir())):
+            os.utime(path, (1e9 - age, 1e9 - age))
+        assert folder.read(RESULTS)["tasks"] == {"t": number}
+    assert merged(folder, RESULTS)["tasks"]["t"].number == 9
+
+
+def test_an_entry_that_comes_while_the_file_is_written_is_in_it(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer may have written the file already, and would not do so again."""
+    write = RunFolder.write
+
+    def write_late(path: RunFolder, name: str, content: Mapping[str, Any]) -> None:
+        if not (folder.path / "sessions/late.json").exists():
+            publisher(folder, "late", {"tasks": {"late": (1, 0, 2)}})
+        write(path, name, content)
+
+    monkeypatch.setattr(RunFolder, "write", write_late)
+    SessionFile(folder).publish(RESULTS, {"tasks": {"t": Entry(1)}})
+    assert folder.read(RESULTS) == {"tasks": {"t": 1, "late": 2}}
+
+
+words = st.dictionaries(st.sampled_from("xyz"), st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), words, max_size=4), st.randoms())
+@settings(deadline=None, max_examples=40)
+def test_entries_add_up_to_the_same_in_any_order_and_however_often(published: dict[str, dict[str, Any]], dice: Any) -> None:
+    expected: dict[str, tuple[int, int, str]] = {}
+    for writer, entries in published.items():
+        for name, (number, weight) in entries.items():
+            expected[name] = max(expected.get(name, (0, 0, "")), (number, weight, writer))
+    with tempfile.TemporaryDirectory() as path:
+        folder, order = RunFolder(Path(path)), list(published)
+        dice.shuffle(order)
+        for writer in order:
+            manifest = {
+                name: (number, weight, [number, weight, writer]) for name, (number, weight) in published[writer].items()
+            }
+            publisher(folder, writer, {"tasks": manifest})
+            if dice.random() < 0.5:
+                view_again(folder)
+        first = view_again(folder)
+        assert first.get("tasks", {}) == {name: list(rank) for name, rank in expected.items()}
+        assert view_again(folder) == first
+
+
+def test_writing_again_changes_no_byte(folder: RunFolder) -> None:
+    SessionFile(folder).publish(MANIFEST, {"tasks": {"b": Entry(1), "a": Entry(2)}, TOP: {"model": Entry({"name": "m"})}})
+    SessionFile(folder).publish(MANIFEST, {"sessions": {"s": Entry({"id": "s", "order": 1})}})
+    before = (folder.path / MANIFEST).read_bytes()
+    for _ in range(3):
+        SessionFile(folder).publish(MANIFEST, {})
+    assert (folder.path / MANIFEST).read_bytes() == before
+
+
+OLD: dict[str, Any] = {
+    "model": {"name": "m"},
+    "settings": {"seed": 0},
+    "fresh": False,
+    "tasks": {"old": {"n": 7, "data_hash": "x"}, "both": {"n": 1, "data_hash": "x"}},
+    "sessions": [{"started": "2020-01-02", "ended": "failed"}, {"started": "2020-01-01", "ended": "finished"}],
+}
+
+
+def test_a_manifest_of_an_earlier_version_is_kept(folder: RunFolder) -> None:
+    folder.write(MANIFEST, OLD)
+    SessionFile(folder).publish(
+        MANIFEST, {"tasks": {"both": Entry({"n": 2}), "new": Entry({"n": 3})}, TOP: {"fresh": Entry(True)}}
+    )
+    SessionFile(folder).publish(MANIFEST, {"sessions": {"s": Entry({"id": "s", "order": 1})}})
+    manifest = folder.read(MANIFEST)
+    assert manifest["tasks"] == {"old": OLD["tasks"]["old"], "both": {"n": 2}, "new": {"n": 3}}
+    assert manifest["sessions"] == [*OLD["sessions"], {"id": "s", "order": 1}]
+    assert (manifest["model"], manifest["settings"], manifest["fresh"]) == (OLD["model"], OLD["settings"], True)
+
+
+def test_a_folder_of_an_earlier_version_is_continued(toy_here: Path, ready: Callable[..., Plan]) -> None:
+    """It had files in parts/, working/ and spending/, and no sessions."""
+    folder = ready(limit=10).execute(quiet=True).folder
+    (folder.path / "sessions").rename(folder.path / "parts")
+    (folder.path / "spending").mkdir()
+    (folder.path / "spending/one.ledger").write_text("00000000 {}")
+    assert read_sessions(folder) == {} and folder.results().tasks["toy_gen"].n == 10
+    toy_here.write_text("")
+    ready().execute(quiet=True)
+    assert len(computed(toy_here)) == N - 10 and folder.results().tasks["toy_gen"].n == N
+    assert [one["computed"] for one in folder.read(MANIFEST)["sessions"]] == [10, N - 10]
+
+
+def test_session_files_removed_by_hand_leave_what_the_file_has(folder: RunFolder) -> None:
+    folder.write(MANIFEST, OLD)
+    for number, writer in enumerate("ab", start=1):
+        listed = Entry({"id": writer, "order": number})
+        SessionFile(folder).publish(MANIFEST, {"tasks": {"both": Entry(number)}, "sessions": {writer: listed}})
+    before = folder.read(MANIFEST)
+    for path in (folder.path / "sessions").iterdir():
+        path.unlink()
+    SessionFile(folder).publish(MANIFEST, {"tasks": {"new": Entry(3)}})
+    assert folder.read(MANIFEST) == {**before, "tasks": {**before["tasks"], "new": 3}}
+    assert before["tasks"]["both"] == 2 and [entry["id"] for entry in before["sessions"][2:]] == ["a", "b"]
+
+
+def test_a_file_removed_by_hand_comes_back_from_the_sessions(folder: RunFolder) -> None:
+    SessionFile(folder).publish(RESULTS, {"tasks": {"t": Entry(1)}})
+    (folder.path / RESULTS).unlink()
+    assert view_again(folder) == {"tasks": {"t": 1}}
+
+
+def test_odd_characters_come_back_as_they_were(folder: RunFolder) -> None:
+    odd = "\ud800 \u2028 \x85"
+    SessionFile(folder).publish(RESULTS, {"tasks": {odd: Entry(odd)}})
+    assert view_again(folder) == {"tasks": {odd: odd}}
+
+
+def test_a_manifest_is_whole_before_the_first_session_has_ended(folder: RunFolder) -> None:
+    """`mill ls runs` and `mill score` must find a run that is running or was killed."""
+    spec = Spec("toy", {"path": "toy"})
+    own = SessionFile(folder)
+    update_manifest(own, spec=spec, model_name="toy", identity={}, settings=RenderSettings(), plans=[], fresh=False)
+    assert folder.read(MANIFEST)["sessions"] == []
+
+
+def test_thousands_of_sessions_are_each_read_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command looks at the sessions many times, and a run that was resumed often has many."""
+    for number in range(2000):
+        publisher(folder, f"{number:04}", {"tasks": {"t": (number + 1, 0, {"n": number})}})
+    opened: list[str] = []
+    real = os.open
+
+    def recording(file: Any, *how: Any) -> int:
+        opened.append(str(file))
+        return real(file, *how)
+
+    monkeypatch.setattr(os, "open", recording)
+    for number in range(5):
+        SessionFile(folder).publish(RESULTS, {"tasks": {"u": Entry({"n": number})}})
+    assert folder.read(RESULTS)["tasks"] == {"t": {"n": 1999}, "u": {"n": 4}}
+    of_sessions = [file for file in opened if "/sessions/" in file and not file.startswith(".")]
+    assert len(of_sessions) < 2000 + 40
+
+
+def test_a_session_that_changes_is_read_again(folder: RunFolder) -> None:
+    for number in (1, 2, 3):
+        publisher(folder, "other", {"tasks": {"t": (number, 0, {"n": number})}})
+        assert merged(folder, RESULTS)["tasks"]["t"].value == {"n": number}
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({"published": {RESULTS: {"tasks": {"t": {"number": None, "weight": 0, "value": 1}}}}}, "expected int, got null"),
+        ({"published": {RESULTS: {"tasks": {"t": {"weight": 0, "value": 1}}}}}, "missing required field number"),
+        ({"published": {RESULTS: {"tasks": [1]}}}, "expected object, got array"),
+        ({"published": {RESULTS: 7}}, "published[...]: expected object, got int"),
+        ({"seconds": -5.0}, "seconds: expected float >= 0.0"),
+        ({"seconds": float("inf")}, "seconds: expected float"),
+        ({"started": 1e300}, "started: expected float <= 100000000000.0"),
+        ({"spent": {"model": {"prompt": -1}}}, "prompt"),
+        ({"spent": {"model": {"output": 10**400}}}, "output"),
+        ({"pid": None}, "pid: expected int, got null"),
+    ],
+)
+def test_a_file_that_is_not_as_mill_writes_it_is_refused_by_name(folder: RunFolder, content: Any, what: str) -> None:
+    path = publisher(folder, "odd", {})
+    path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
+    with pytest.raises(RunError) as caught:
+        merged(folder, RESULTS)
+    assert str(path) in str(caught.value) and what in str(caught.value)
+
+
+def test_what_a_newer_version_has_in_addition_is_ignored(folder: RunFolder) -> None:
+    path = publisher(folder, "newer", {"tasks": {"t": (1, 0, {"n": 1})}})
+    state = json.loads(path.read_text())
+    state["published"][RESULTS]["tasks"]["t"]["signed"] = True
+    path.write_text(json.dumps({**state, "version": 3}))
+    assert merged(folder, RESULTS)["tasks"]["t"].value == {"n": 1}
