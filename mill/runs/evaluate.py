@@ -177,11 +177,10 @@ class Run:
         self._stages = plan.stages()
 
     def _make_session(self) -> SessionFile:
-        tasks = [one.task.name for one in self.plan.tasks] if self.first else []
+        tasks = [one.task.name for one in self.plan.tasks] if self.first else []  # rank 0 waits for all
         beat_s = BUDGET_BEAT_S if self.plan.limits else BEAT_S
-        if self.share is None:
-            return SessionFile(self.plan.folder, tasks, beat_s=beat_s)
-        return SessionFile(self.plan.folder, tasks, beat_s=beat_s, elsewhere=self.share.sessions)
+        elsewhere = self.share.sessions if self.share is not None else None
+        return SessionFile(self.plan.folder, tasks, beat_s=beat_s, elsewhere=elsewhere)
 
     def _make_executor(self) -> Executor:
         plan = self.plan

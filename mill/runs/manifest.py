@@ -21,8 +21,8 @@ from mill.execute.executor import Tally
 from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST
 from mill.runs.sampling import replaces
-from mill.runs.schema import SessionEntry, TaskEntry
-from mill.runs.session import TOP, Entry, SessionFile, read_entries
+from mill.runs.schema import Entry, SessionEntry, TaskEntry
+from mill.runs.session import TOP, SessionFile, read_entries
 from mill.runs.task_plan import TaskPlan
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")

@@ -22,8 +22,8 @@ from mill.runs.sample_row import FLAGS
 from mill.runs.sampled_estimates import OWN, of_sample
 from mill.runs.samples import RunSample, metrics_of
 from mill.runs.sampling import is_random, replaces
-from mill.runs.schema import BenchmarkResult, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
-from mill.runs.session import Entry, SessionFile, read_entries
+from mill.runs.schema import BenchmarkResult, Entry, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
+from mill.runs.session import SessionFile, read_entries
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"

@@ -333,13 +333,20 @@ class View:
     sessions: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass
-class PublishedEntry:
-    """An entry of manifest.json or results.json as a session published it."""
+@dataclass(frozen=True)
+class Entry:
+    """An entry of manifest.json or results.json that a session publishes under a name. Of several the newest wins: newest by
+    its number, not by a clock; of equal numbers the one of more weight."""
 
-    number: int
-    weight: int
     value: Any
+    weight: int = 0
+    number: int = 0
+    writer: str = ""
+    """The session, where entries are merged."""
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        return self.number, self.weight, self.writer
 
 
 @dataclass
@@ -361,7 +368,7 @@ class SessionState:
     seconds: Annotated[float, Meta(ge=0, le=1e10)] = 0.0
     spent: dict[str, TokenUsage] = field(default_factory=dict)
     """By account."""
-    published: dict[str, dict[str, dict[str, PublishedEntry]]] = field(default_factory=dict)
+    published: dict[str, dict[str, dict[str, Entry]]] = field(default_factory=dict)
     """File -> section -> name -> entry."""
 
 

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -27,7 +27,7 @@ from mill.api.validate import convert, read_file
 from mill.api.warnings import warn
 from mill.execute.meter import MODEL, Amounts
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.schema import PublishedEntry, SessionEntry, SessionState, decode_floats, refuse_misnamed
+from mill.runs.schema import Entry, SessionEntry, SessionState, decode_floats, refuse_misnamed
 
 T = TypeVar("T")
 
@@ -46,21 +46,6 @@ States = Mapping[str, SessionState]
 """Session files by name."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A value that a session publishes under a name. Of several the newest wins: newest by its number, not by a clock; of
-    equal numbers the one of more weight."""
-
-    value: Any
-    weight: int = 0
-    number: int = 0
-    writer: str = ""
-
-    @property
-    def rank(self) -> tuple[int, int, str]:
-        return self.number, self.weight, self.writer
-
-
 Entries = dict[str, dict[str, Entry]]
 """Section -> name -> the entry that wins."""
 
@@ -74,9 +59,9 @@ class SessionFile:
         tasks: Iterable[str] = (),
         *,
         beat_s: float = BEAT_S,
-        elsewhere: Callable[[States], States] = lambda own: {},
+        elsewhere: Callable[[States], States] | None = None,
     ) -> None:
-        """`elsewhere` gets this session's state, and returns those whose files may not be seen here."""
+        """`elsewhere` is told of the sessions that are known here, and returns those whose files may not be seen here."""
         self.folder, self.name = folder, unique_name()
         self.file = folder.path / SESSIONS / f"{self.name}.json"
         self.spent: Amounts = {}
@@ -154,7 +139,7 @@ class SessionFile:
                 for name, entry in entries.items():
                     earlier = known.get(section, {}).get(name)
                     number = 1 + (earlier.number if earlier else 0)
-                    own[section][name] = PublishedEntry(number, entry.weight, entry.value)
+                    own[section][name] = replace(entry, number=number)
             self._write(published={**self._state.published, file: own})
         written = None
         for _ in range(_ATTEMPTS):
@@ -179,7 +164,8 @@ class SessionFile:
     def _read_others(self) -> tuple[float, Amounts, list[Interval]]:
         now, known = time.monotonic(), self._others
         if known is None or now - known[0] > READ_S:
-            states = {**self._before, **self.states(), **self._elsewhere(self.states())}
+            states = {**self._before, **self.states()}
+            states |= self._elsewhere(states) if self._elsewhere is not None else {}
             others = [state for name, state in states.items() if name != self.name]
             self._others = known = (now, _summed(others), [*map(_interval, others)])
         return known
@@ -273,7 +259,7 @@ def _merged(content: Mapping[str, Any], file: str, states: States) -> Entries:
         for section, entries in state.published.get(file, {}).items():
             known = winning.setdefault(section, {})
             for name, published in entries.items():
-                entry = Entry(published.value, published.weight, published.number, writer)
+                entry = replace(published, writer=writer)
                 if name not in known or entry.rank >= known[name].rank:
                     known[name] = entry
     return winning
