@@ -17,8 +17,9 @@ from mill.api.task import Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.decide import decision_checks
+from mill.checks.kinds import TOP_LOGPROBS
 from mill.checks.result import Check
-from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
+from mill.checks.subjects import CheckConfig, Subject, check_config, labelled, open_subject
 from mill.export.live import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.checks import CheckOptions
@@ -165,7 +166,7 @@ def _compare(
 ) -> Comparison:
     load_files(tuple(given.task_paths))
     selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
-    config = given.config(selection, top_logprobs=TOP_LOGPROBS)
+    config = check_config(given, selection, top_logprobs=TOP_LOGPROBS)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model, given.base_url) for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, config) for (label, spec), model in zip(named, models, strict=True)]
