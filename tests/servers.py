@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import DEADLINE_S
+
 LLAMA = """
 import os, sys, threading, time
 parent = os.getppid()
@@ -172,6 +174,7 @@ class FaultServer:
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 512
+            over = threading.Event()
 
             def handle_error(self, *_: Any) -> None:
                 pass
@@ -182,6 +185,7 @@ class FaultServer:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.server.over.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -202,12 +206,9 @@ def garbage() -> Fault:
     return Fault(lambda handler: handler.reply(200, b"<html>not json</html>"))
 
 
-def stall(seconds: float) -> Fault:
-    def play(handler: Any) -> None:
-        time.sleep(seconds)
-        handler.reply(200, {})
-
-    return Fault(play)
+def stall() -> Fault:
+    """No answer until the server ends."""
+    return Fault(lambda handler: handler.server.over.wait(DEADLINE_S))
 
 
 def cut() -> Fault:
@@ -230,16 +231,16 @@ def raw(body: bytes | str, code: int = 200, **headers: str) -> Fault:
     return Fault(lambda handler: handler.reply(code, content, sent_headers))
 
 
-def events(*lines: str, finish: bool = True, pause: float = 0.0) -> Fault:
+def events(*lines: str, finish: bool = True) -> Fault:
     """A stream of server-sent events, cut before its end where `finish` is False."""
     pieces = [f"data: {line}\n\n" for line in lines]
-    return chunked([*pieces, "data: [DONE]\n\n"] if finish else pieces, pause=pause)
+    return chunked([*pieces, "data: [DONE]\n\n"] if finish else pieces)
 
 
 def chunked(
     pieces: Iterable[bytes | str], *, pause: float = 0.0, content_type: str = "text/event-stream", **headers: str
 ) -> Fault:
-    """A body of unknown length, sent piece by piece until the client disconnects."""
+    """A body of unknown length, sent piece by piece, with so many seconds between two, until the client disconnects."""
 
     def play(handler: Any) -> None:
         handler.send_response(200)
@@ -252,7 +253,8 @@ def chunked(
             for piece in pieces:
                 handler.wfile.write(piece.encode() if isinstance(piece, str) else piece)
                 handler.wfile.flush()
-                time.sleep(pause)
+                if pause and handler.server.over.wait(pause):
+                    return
 
     return Fault(play)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
-from mill.api.context_digest import context_digest, encode_json
 from mill.api.errors import SpecError, UnknownName
 from mill.api.labels import NO_LABELS, Labels
-from mill.api.message import Context, Media
+from mill.api.message import Context, Media, Message
 from mill.api.response import Response
 from mill.api.tools import Tool
 
@@ -89,11 +89,11 @@ class Request:
     @cached_property
     def content_hash(self) -> str:
         """The same for equal content in any process, on any machine: the digest of its parts as a JSON list."""
-        digest = context_digest(self.kind, self.context)
+        digest = _digest_start(self.kind, self.context).copy()
         parts: list[Any] = [dict(self.options), [self.labels.digest] if self.labels else []]
         if self.tools:
             parts.append([tool.to_dict() for tool in self.tools])
-        rest = encode_json(parts) if self.options or self.labels or self.tools else "[{}, []]"
+        rest = _encode(parts) if self.options or self.labels or self.tools else "[{}, []]"
         digest.update(f", {encode_basestring(self.continuation)}, {rest[1:]}".encode("utf-8", "surrogatepass"))
         found: str = digest.hexdigest()
         return found
@@ -218,3 +218,19 @@ def _shown(value: Any) -> str:
     """A value in a message, shortened."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+@lru_cache(maxsize=2)  # the choices of a question follow each other, and have one context
+def _digest_start(kind: str, context: Context) -> Any:
+    """The state of a digest after the first two parts of a request as a JSON list."""
+    return hashlib.blake2b(_encode([kind, context])[:-1].encode("utf-8", "surrogatepass"), digest_size=16)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Message):
+        return value.to_dict()
+    raise TypeError(f"a request option of type {type(value).__name__} cannot be hashed: {value!r}")
+
+
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain).encode
+"""JSON that is the same for equal values."""

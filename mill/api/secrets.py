@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from mill.api.errors import SpecError
 
@@ -31,15 +31,11 @@ _NAME = (
     rf"(?:(?:\w+[_-])?(?:access[_-]?key|private[_-]?key|secret\w*|passw(?:or)?d|credentials?|authorization|headers)|\w*api[_-]?key|key"
     rf"|(?:(?:\w+[_-])?(?:{_TOKENS})[_-])?token)"
 )
+_SCHEME = r"https?(?:://|:/(?!/)|//|:(?!/))"  # also where a colon or a slash is missing
 _SHORTEST = 6  # anything shorter would also be taken out of harmless words
 _WHOLE = _Pattern(_NAME, re.IGNORECASE)
 # Before the host: name:password, or a token alone. A password may have an @ that should have been %40.
 _IN_ADDRESS = _Pattern(r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+(?:@[^/@\s\[\]?#,]+)*)(?=@)")
-# The same where the address is malformed: http:/me:..., http//me:..., or a password with a slash. In prose, up to a space.
-_SCHEME = r"\bhttps?(?:://|:/(?!/)|//|:(?!/))"
-_IN_MALFORMED = _Pattern(rf"({_SCHEME}[^\s:/@\"'<>,\[\]]*:)[^\s\"'<>,\[\]]+(?=@)", re.IGNORECASE)
-_MALFORMED = _Pattern(rf"({_SCHEME}(?:[^:/@]*:)?).*(?=@)", re.IGNORECASE | re.DOTALL)
-_AFTER_PATH = _Pattern(r"([?&;#](?:[\w.-]+=)?)[^&;#]*")
 # After the path: ?api_key=..., &token=..., &sig=...
 _QUERY_NAME = rf"(?:{_NAME}|[\w.-]*(?:key|token|secret|sig|signature|passw(?:or)?d|auth|credential))"
 _IN_QUERY = _Pattern(rf"([?&;]{_QUERY_NAME}=)([^&;#\s\[\]\"',<>]+)", re.IGNORECASE)
@@ -56,6 +52,7 @@ _IN_MAPPING = _Pattern(
 )
 _OPTION = _Pattern(rf"--{_NAME}=", re.IGNORECASE)
 _AFTER_SCHEME = _Pattern(r"\b(?:bearer|basic|token)\s+([^\s\"'{}]+)", re.IGNORECASE)
+_EXAMPLE = "$NAME"
 
 
 _known: set[str] = set()
@@ -99,10 +96,7 @@ def split_password(address: str) -> tuple[str, str | None]:
         return address, None
     login = _from_environment(found.group(2))
     name, colon, password = login.partition(":")
-    if password.startswith(f"${_HIDDEN}"):  # as it stood in the address
-        password = unquote(_from_environment(password))
-    else:
-        password = _from_environment(password) if password.startswith("$") else unquote(password)
+    password = _from_environment(password) if password.startswith("$") else unquote(password)
     remember(password if colon and password else unquote(name))
     return address, f"{unquote(name)}:{password}"
 
@@ -121,8 +115,18 @@ def variables_in(address: str) -> list[str]:
     return re.findall(r"://(?:[^/@\s:]*:)?\$(\w+)@", address)
 
 
+def fill_variables(address: str) -> str:
+    """An address for a library that takes the password itself, not the name of a variable."""
+
+    def value_of(match: re.Match[str]) -> str:
+        remember(value := os.environ.get(match.group(2), match.group(2)))
+        return f"{match.group(1)}{quote(value, safe='')}"
+
+    return re.sub(r"(://(?:[^/@\s:]*:)?)\$(\w+)(?=@)", value_of, address)
+
+
 def looks_like_url(text: str) -> bool:
-    """Whether a text starts as an address does, also where a colon or a slash is missing: `http:/host`, `http//host`."""
+    """Whether a text starts as an address does, or as a misspelled one: `http:/host`, `http//host`."""
     return re.match(_SCHEME, text, re.IGNORECASE) is not None
 
 
@@ -146,31 +150,25 @@ def _redacted(value: Any) -> Any:
 
 def redact_addresses(text: str) -> str:
     """A text in which no address shows a password, a token or a key."""
-    return _IN_QUERY.compiled.sub(r"\1***", _IN_ADDRESS.compiled.sub(r"\1***", text))
+    for pattern in (_IN_ADDRESS, _IN_QUERY):
+        text = pattern.compiled.sub(lambda match: match[0] if match[2] == _EXAMPLE else f"{match[1]}***", text)
+    return text
 
 
 def redact_address(text: str) -> str:
-    """An address that may be malformed, or be none: nothing up to the last @ is shown but a name before a colon, and no
-    values of a query or a fragment."""
-    text = scrub(text)
-    if "@" in text and not _MALFORMED.compiled.search(text):  # it has no scheme
-        text = f"***{text[text.rindex('@') :]}"
-    return _AFTER_PATH.compiled.sub(r"\1***", redact_malformed(text))
-
-
-def redact_malformed(text: str) -> str:
-    """A spec that cannot be parsed: from the scheme of an address in it, everything up to the last @ may be a password."""
-    return _MALFORMED.compiled.sub(r"\1***", redact_spec(text))
+    """An address that is refused: neither what stands before an @ nor a query, since either may have a secret."""
+    shown = f"***{text[text.rindex('@') :]}" if "@" in text else text
+    return re.sub(r"[?#].*", "?***", shown, flags=re.DOTALL)
 
 
 def redact_text(text: str) -> str:
     """A message without secrets: known ones, and values of names that look like one.
 
-    `key=value` and `key=...` are examples and stay.
+    `key=value`, `key=...` and `key=$NAME` are examples and stay.
     """
     for pattern in (_IN_BRACKETS, _IN_TEXT, _IN_MAPPING):
         text = pattern.compiled.sub(_stars, scrub(text))
-    return redact_addresses(_IN_MALFORMED.compiled.sub(r"\1***", text))
+    return redact_addresses(text)
 
 
 def redact_spec(text: str) -> str:
@@ -179,7 +177,7 @@ def redact_spec(text: str) -> str:
 
 
 def _stars(match: re.Match[str]) -> str:
-    return match.group(0) if match.group(2).startswith(("value", "...", "***")) else f"{match.group(1)}***"
+    return match.group(0) if match.group(2).startswith(("value", "...", "***", _EXAMPLE)) else f"{match.group(1)}***"
 
 
 def redact_command(argv: Sequence[str]) -> str:
@@ -193,45 +191,16 @@ def redact_command(argv: Sequence[str]) -> str:
     return shlex.join(shown)
 
 
-def hide(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Specs and addresses whose secrets are names of environment variables, and those variables.
+def refuse_inline(word: str) -> None:
+    """Refuse a word of a command line that has a secret: every user of a machine can read the command lines of others."""
 
-    Every user of a machine can read the command lines of others, but not their environment.
-    """
-    hidden: dict[str, str] = {}
+    def name_variable(match: re.Match[str]) -> str:
+        given = match.group(2).strip().strip("\"'")
+        return match.group(0) if is_variable(given) else f"{match.group(1)}{_EXAMPLE}"
 
-    def move(match: re.Match[str]) -> str:
-        value = match.group(2).strip()
-        if re.fullmatch(_QUOTED, value, re.DOTALL):
-            value = re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL)
-        if is_variable(value):
-            return match.group(0)
-        name = f"{_HIDDEN}{len(hidden)}"
-        hidden[name] = value
-        return f"{match.group(1)}${name}"
-
-    words = []
-    for word in argv:
-        word = _IN_SPEC.compiled.sub(move, word) if "=" in word else word
-        if "://" in word:
-            word = _IN_QUERY.compiled.sub(move, _IN_ADDRESS.compiled.sub(move, word))
-        words.append(word)
-    return words, hidden
-
-
-def reveal(text: str) -> str:
-    """A value with the secrets that `hide` replaced."""
-
-    def value_of(match: re.Match[str]) -> str:
-        remember(value := os.environ.get(match.group(1), match.group(0)))
-        return value
-
-    return re.sub(rf"\$({_HIDDEN}\d+)", value_of, text)
-
-
-def names_hidden(value: object) -> bool:
-    """Whether a value of a spec names a secret that `hide` replaced."""
-    return isinstance(value, str) and f"${_HIDDEN}" in value
-
-
-_HIDDEN = "MILL_SECRET_"
+    shown = word
+    for pattern in (_IN_SPEC, _IN_ADDRESS, _IN_QUERY):
+        shown = pattern.compiled.sub(name_variable, shown)
+    if shown != word:
+        why = "a key on a command line is visible to other users: set an environment variable"
+        raise SpecError(f"{why} and write '{shown}', in single quotes since mill reads {_EXAMPLE}, not the shell")

@@ -60,7 +60,7 @@ def command(
     Examples:
       mill collect --output_dir results
       mill collect --columns model
-      mill collect --columns model --uncertainty interval --out scores.tex
+      mill collect --columns model --uncertainty interval --out scores.html
       mill collect --columns task,metric --format html --out scores.html
       mill collect --format csv > scores.csv
       mill collect --out scores.parquet --task mmlu

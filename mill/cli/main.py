@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,9 @@ from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.printing import echo, echo_data, message_line
 from mill.api.ranks import world_size
-from mill.api.secrets import hide, redact_text
+from mill.api.secrets import redact_text, refuse_inline
 from mill.api.warnings import logger
 from mill.cli.exit import end_process
-from mill.cli.hide_keys import restart_without_keys
 from mill.cli.interrupts import interrupt_on_sigterm
 from mill.cli.output import OutputError, discard_output, open_output
 from mill.cli.start import INTERRUPTED
@@ -120,8 +120,6 @@ def main(argv: list[str] | None = None) -> None:
     gc.set_threshold(100_000, 20, 100)  # samples and requests live until the end: looking for garbage finds none
     terminated = interrupt_on_sigterm()
     open_output()
-    if argv is None and hide(sys.argv[1:])[1]:
-        restart_without_keys(_flags(sys.argv[1:]))
     code = run(sys.argv[1:] if argv is None else argv)
     code = TERMINATED if terminated and code == INTERRUPTED else code
     if argv is None and "torch" in sys.modules and world_size() == 1:  # the ranks' store ends with the process that has it
@@ -129,14 +127,11 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _flags(arguments: list[str]) -> set[str]:
-    """The options of the called command that take no value."""
-    name = next((word for word in arguments if word in COMMANDS), None)
-    command = cli.get_command(click.Context(cli), name) if name else None
-    params = [*cli.params, *(command.params if command else [])]
-    options = [param for param in params if isinstance(param, click.Option) and (param.is_flag or param.count)]
-    names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
-    return {underscored(name.lstrip("-")) for name in ("--help", *names)}
+def _refuse_keys(argv: list[str]) -> None:
+    for before, word in pairwise(["", *argv]):
+        free_text = any(underscored(part).startswith("__system_prompt") for part in (before, word))
+        if not free_text and ("=" in word or "@" in word):
+            refuse_inline(word)
 
 
 def run(argv: list[str]) -> int:
@@ -146,6 +141,7 @@ def run(argv: list[str]) -> int:
     printed = _PrintedWarnings(logging.WARNING)
     logger.addHandler(printed)
     try:
+        _refuse_keys(argv)
         code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except MillError as error:

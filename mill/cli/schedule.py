@@ -13,7 +13,6 @@ import click
 
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
-from mill.api.secrets import is_secret, names_hidden, redact_addresses
 from mill.checks.glossary import counted
 from mill.cli.interrupt import interrupted
 from mill.cli.main import run as run_command
@@ -130,9 +129,6 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
     cells = []
     for text in models:
         spec = resolve_spec(make_spec(text))
-        secret = next((name for name, value in spec.arguments.items() if _holds_secret(name, value)), None)
-        if secret:
-            raise SpecError(f"a secret in {secret} would be stored with the jobs: set MILL_API_KEY in the environment")
         how = replace(options.run, output_dir=folder)
         spec, model, chat = open_for_run(spec, select(expand_task_files(tasks)), how, "--apply_chat_template")
         for task in tasks:
@@ -142,10 +138,6 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
                 argv = ["eval", text, task, "--output_dir", str(folder), "--quiet", *_eval_options(number, given, paths)]
                 cells.append(cell_of(run, text, task, number, argv, folder))
     return list({cell.key: cell for cell in cells}.values())  # each cell once
-
-
-def _holds_secret(name: str, value: object) -> bool:
-    return is_secret(name) or names_hidden(value) or (isinstance(value, str) and redact_addresses(value) != value)
 
 
 def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from mill.api.errors import MissingPackage
 from mill.api.printing import utf8
-from mill.api.secrets import looks_like_url, remember, split_password
+from mill.api.secrets import fill_variables, looks_like_url, remember, split_password
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import ExportError
 from mill.export.tracker import RUNNING, TrackedRun
@@ -126,6 +126,7 @@ def without_login(uri: str) -> str:
     """The address of a server without name and password, which MLflow takes from the environment. The address of a
     database has its password inside; it is removed from every message."""
     if not looks_like_url(uri):
+        uri = fill_variables(uri)
         for login in re.findall(r"://[^/@\s:]*:(.+)@", uri):
             remember(login)
             remember(unquote(login))

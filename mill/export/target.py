@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.api.secrets import looks_like_url, redact_address, redact_text, reveal
+from mill.api.secrets import looks_like_url, redact_address, redact_text
 from mill.models.spec.arguments import check_address
 
 MLFLOW, WANDB, TRACKIO = "mlflow", "wandb", "trackio"
@@ -40,7 +40,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    name, _, address = reveal(text.strip()).partition(":")
+    name, _, address = text.strip().partition(":")
     if name not in (*TRACKERS, *FILES):
         raise UnknownName("target", name, (*TRACKERS, *FILES), hint=f"targets are {', '.join((*TRACKERS, *FILES))}")
     if address and name not in TRACKERS:

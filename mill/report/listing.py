@@ -1,4 +1,4 @@
-"""Rows in every format: a table for people, CSV, JSON and Parquet for programs, Markdown, LaTeX and HTML for documents."""
+"""Rows in every format: a table for people, CSV, JSON and Parquet for programs, Markdown and HTML for documents."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from mill.api.errors import SpecError
 from mill.api.printing import echo, echo_data, utf8
 from mill.api.storage import json_text, write_atomically
 from mill.report.escape import escape
-from mill.report.latex import latex_table
 from mill.report.tables import print_table
 
-TABLE, CSV, JSON, MARKDOWN, LATEX, PARQUET, HTML = "table", "csv", "json", "md", "latex", "parquet", "html"
-PRINTED = (TABLE, CSV, JSON, MARKDOWN, LATEX, HTML)
-FORMATS = (TABLE, CSV, JSON, MARKDOWN, LATEX, PARQUET, HTML)
+TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML = "table", "csv", "json", "md", "parquet", "html"
+PRINTED = (TABLE, CSV, JSON, MARKDOWN, HTML)
+FORMATS = (TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML)
 ENDINGS = {
     ".csv": CSV,
     ".json": JSON,
     ".md": MARKDOWN,
     ".markdown": MARKDOWN,
-    ".tex": LATEX,
     ".parquet": PARQUET,
     ".html": HTML,
 }
@@ -57,8 +55,6 @@ class Listing:
         """A document in one of the formats but `table` and `parquet`."""
         if form == JSON:
             return json_text([{name: row[name] for name in self.columns} for row in self.rows], indent=2) + "\n"
-        if form == LATEX:
-            return latex_table(self.shown, self.cells, numbers=self.numbers, bold=self.bold, notes=self.notes)
         if form == HTML:
             from mill.report.html.listing_page import listing_page
 

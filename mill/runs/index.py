@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import msgspec
 
@@ -17,26 +16,16 @@ from mill.api.validate import convert, parse_json
 from mill.api.warnings import warn
 from mill.runs.sample_schema import RecordLine, read_response
 
-# A line as `Record` writes it, up to the response field that its kind needs. Any other line is parsed as a whole.
-_HEAD = re.compile(
-    rb'\{"key": "([0-9a-f#]+)", "kind": "(\w+)", "deterministic": (true|false), "failed": (true|false), '
-    rb'"response": \{"(\w+)": (?!null)'
-)
 _OPEN_FILES = 32
 
 
-class RecordOffset(int):
-    """A line of a record as one integer: the number of its file, its byte offset, and two flags of its response."""
+class RecordOffset(NamedTuple):
+    """A line of a record. Of two lines with one key, the lesser wins."""
 
-    __slots__ = ()
-
-    @property
-    def failed(self) -> bool:
-        return bool(self & 1)
-
-    @property
-    def deterministic(self) -> bool:
-        return bool(self & 2)
+    failed: bool
+    name: str
+    offset: int
+    deterministic: bool
 
 
 class Index:
@@ -45,8 +34,7 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._names: list[str] = []
-        self._numbers: dict[str, int] = {}  # of files, in `_names`
+        self.names: dict[str, str] = {}  # of the files that have responses; each name is one object
         self._ends: dict[str, int] = {}
         self._offsets: dict[str, RecordOffset] = {}
         self._handles: dict[str, IO[bytes]] = {}
@@ -54,11 +42,6 @@ class Index:
 
     def __len__(self) -> int:
         return len(self._offsets)
-
-    @property
-    def names(self) -> list[str]:
-        """The files that have responses."""
-        return self._names
 
     def refresh(self) -> None:
         """Read what other processes have appended since the last call."""
@@ -76,14 +59,8 @@ class Index:
 
     def add(self, key: str, name: str, offset: int, *, deterministic: bool, failed: bool) -> None:
         """Add a line; also one that this process has written itself, so that `refresh` does not read it again."""
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self._names)
-            self._names.append(name)
-        added = RecordOffset(number << 50 | offset << 2 | deterministic << 1 | failed)
-        earlier = self._offsets.get(key)
-        if earlier is None or self._wins(added, earlier):
-            self._offsets[key] = added
+        added = RecordOffset(failed, self.names.setdefault(name, name), offset, deterministic)
+        self._offsets[key] = min(added, self._offsets.get(key, added))
 
     def skip(self, name: str, end: int) -> None:
         """Mark a file as read up to `end`."""
@@ -93,30 +70,20 @@ class Index:
         """The line with the response to a key."""
         return self._offsets.get(key)
 
-    def location(self, line: RecordOffset) -> tuple[str, int]:
-        """The file of a line, and its byte offset there."""
-        return self._names[line >> 50], line >> 2 & (1 << 48) - 1
-
     def response(self, line: RecordOffset) -> Response:
         """The recorded response of a line."""
-        name, offset = self.location(line)
         try:
-            handle = self._handle(name)
-            handle.seek(offset)
+            handle = self._handle(line.name)
+            handle.seek(line.offset)
             content = handle.readline()
             return _plain_response(content) or read_response(_parse(content)["response"], "the response")
         except (OSError, KeyError, TypeError, MillError) as error:
-            raise damaged(self.folder / name, f"at byte {offset}", error) from error
+            raise damaged(self.folder / line.name, f"at byte {line.offset}", error) from error
 
     def close(self) -> None:
         for handle in self._handles.values():
             handle.close()
         self._handles.clear()
-
-    def _wins(self, added: RecordOffset, earlier: RecordOffset) -> bool:
-        if added.failed != earlier.failed:
-            return earlier.failed
-        return (self._names[added >> 50], added) < (self._names[earlier >> 50], earlier)
 
     def _handle(self, name: str) -> IO[bytes]:
         handle = self._handles.get(name)
@@ -139,20 +106,37 @@ class Index:
 
     def _head(self, file: Path, line: bytes) -> tuple[str, bool, bool] | None:
         """(key, deterministic, failed); None of a line without a response of its kind."""
-        head = _HEAD.match(line)
-        if head and line.endswith(b"}}\n"):
-            needed = b"error" if head[4] == b"true" else _NEEDED.get(head[2])
-            if head[5] == needed:
-                return head[1].decode(), head[3] == b"true", head[4] == b"true"
-        where = f"at byte {self._ends.get(file.name, 0)}"
+        parsed: _Head | RecordLine
         try:
-            parsed = convert(parse_json(line, "the line", RunError), RecordLine, "the line", RunError)
-        except RunError as error:
-            raise damaged(file, where, error) from error
+            parsed = _decode_head(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            try:
+                parsed = convert(parse_json(line, "the line", RunError), RecordLine, "the line", RunError)
+            except RunError as error:
+                raise damaged(file, f"at byte {self._ends.get(file.name, 0)}", error) from error
         failed, field = parsed.response.error is not None, ANSWER_FIELD.get(parsed.kind)
         if not failed and (field is None or getattr(parsed.response, field) is None):
             return None
         return parsed.key, parsed.deterministic, failed
+
+
+class _Answers(msgspec.Struct):
+    text: Any = None
+    score: Any = None
+    label: Any = None
+    error: Any = None
+
+
+class _Head(msgspec.Struct):
+    """What the index needs of a line. One that has less, as those of the first version, is read in full."""
+
+    key: str
+    kind: str
+    deterministic: bool
+    response: _Answers
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
 
 
 class _ResponseLine(msgspec.Struct):
@@ -182,9 +166,6 @@ def _parse(line: bytes) -> Any:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return parse_json(line, "the line", RunError)
-
-
-_NEEDED = {kind.encode(): field.encode() for kind, field in ANSWER_FIELD.items()}
 
 
 def damaged(file: Path, where: str, error: Exception) -> RunError:

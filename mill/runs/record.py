@@ -71,7 +71,7 @@ class Record:
     def location(self, key: str) -> tuple[str, int] | None:
         """The file of this run, and the byte offset there, of the response under a key; None where that is an error."""
         line = self._own.find(key)
-        return None if line is None or line.failed else self._own.location(line)
+        return None if line is None or line.failed else (line.name, line.offset)
 
     def _from_other_run(self, request: Request) -> Response | None:
         for index in self._shared if request.deterministic else ():

@@ -156,9 +156,9 @@ def test_mills_own_reader_finds_the_run_again(run: ExportedRun, folder: Path, tm
     (file,) = folder.glob("*_odd-dialog_*.eval")
     back = converted(file, tmp_path / "back")
     assert back.results.tasks["odd_dialog"].metrics["exact_match"].value == 0.5
-    ours, theirs = {row["id"]: row for row in run.rows("odd_dialog")}, back.rows("odd_dialog")
+    ours, theirs = {row.id: row for row in run.rows("odd_dialog")}, back.rows("odd_dialog")
     assert [response["text"] for response in theirs["long"]["responses"][0]] == [
-        response["text"] for response in ours["long"]["responses"][0]
+        response["text"] for response in ours["long"].responses[0]
     ]
     (agent,) = folder.glob("*_odd-agent_*.eval")
     first = converted(agent, tmp_path / "agent").samples("odd_agent")["plain"].responses[0][0]

@@ -178,7 +178,7 @@ def test_trackio_has_one_entry_of_a_run_that_is_exported_twice(run: ExportedRun,
 
 
 def test_a_server_that_is_gone_is_one_line_without_its_password(run: ExportedRun, export: Any) -> None:
-    done = export(str(run.folder.path), "--to", f"mlflow:http://me:{KEY}@127.0.0.1:{free_port()}")
+    done = export(str(run.folder.path), "--to", f"mlflow:http://me:$SOME_NAME@127.0.0.1:{free_port()}")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("mill: mlflow: ") and "127.0.0.1" in line and KEY[:10] not in line
@@ -238,7 +238,7 @@ def test_an_export_after_a_logged_run_is_the_same_entry(
 
 def test_trackers_that_fail_or_are_gone_are_one_warning(python: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    gone = f"mlflow:http://me:{KEY}@127.0.0.1:{free_port()}"
+    gone = f"mlflow:http://me:$SOME_NAME@127.0.0.1:{free_port()}"
     done = log(python, tmp_path, gone, "trackio", TRACKIO_DIR=str(tmp_path / "file"))
     assert done.returncode == 0
     warnings = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]

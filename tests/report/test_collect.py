@@ -91,9 +91,13 @@ def test_models_that_differ_in_no_argument_have_the_name_of_their_folder(evaluat
     assert [row["model_args"] for row in collect(Path("out"))] == [folder.parent.name for folder in folders]
 
 
-def test_keys_are_no_model_args(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate("path=a,api_key=secret-one")
-    evaluate("path=a,scale=2,api_key=secret-two")
+def test_keys_are_no_model_args(
+    evaluate: Evaluate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_ONE", "secret-one")
+    monkeypatch.setenv("KEY_TWO", "secret-two")
+    evaluate("path=a,api_key=$KEY_ONE")
+    evaluate("path=a,scale=2,api_key=$KEY_TWO")
     assert "secret" not in printed(capsys, "--format", "csv")
 
 

@@ -147,9 +147,8 @@ def test_every_format_has_the_same_values(tmp_path: Path, capsys: pytest.Capture
     assert str(frame["a"].dtype) == "float64" and str(frame["b n"].dtype) == "int64" and str(frame["b best"].dtype) == "bool"
     text = printed(capsys, tmp_path, "--columns", "model", "--format", "md")
     assert text.splitlines()[2] == "| quiz | exact_match | **1.0000 ± 0.0000** | 0.5000 ± 0.0801 |"
-    latex = printed(capsys, tmp_path, "--columns", "model", "--format", "latex", "--uncertainty", "interval")
-    assert r"quiz & exact\_match & \textbf{1.0000 (0.912\textendash{}1.000)} & 0.5000 (0.338\textendash{}0.662) \\" in latex
-    assert r"\toprule" in latex and r"\begin{tabular}{llrr}" in latex
+    text = printed(capsys, tmp_path, "--columns", "model", "--format", "md", "--uncertainty", "interval")
+    assert text.splitlines()[2] == "| quiz | exact_match | **1.0000 (0.912–1.000)** | 0.5000 (0.338–0.662) |"
     plain = printed(capsys, tmp_path, "--columns", "model", "--uncertainty", "none").splitlines()
     assert plain[2].split() == ["quiz", "exact_match", "1.0000", "*", "0.5000"]
 
@@ -166,26 +165,19 @@ def test_the_long_table_as_parquet(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found[0][:4] == ("a", "quiz", 0, 0.8) and found[0][5] == 5 and 0.28 < found[0][4] < 0.29
 
 
-@pytest.mark.parametrize("form", ["latex", "md", "html", "csv", "json", "table"])
+@pytest.mark.parametrize("form", ["md", "html", "csv", "json", "table"])
 def test_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     run_right(tmp_path, HOSTILE, range(3), n=5)
     run_right(tmp_path, "b\x1b[31m\n\\end{tabular}", range(4), n=5)
     text = printed(capsys, tmp_path, "--columns", "model", "--format", form)
-    if form == "latex":
-        body = text.replace(r"\end{tabular}", "", 1).replace(r"\begin{tabular}", "", 1)
-        for command in (r"\input", r"\end{", "$\\$", "--", " [2"):
-            assert command not in body
-        assert r"\textless{}script\textgreater{}" in text and r"\textbackslash{}end\{tabular\}" in text
-        (head,) = [line for line in text.splitlines() if line.startswith("task")]
-        assert head.count(" & ") == 3
-    elif form == "html":
+    if form == "html":
         assert "<script" not in text and "&lt;script&gt;" in text
     elif form == "md":
         assert "<script>" not in text and r"\*\*b\*\*" in text
         assert {line.replace(r"\|", "").count("|") for line in text.splitlines()[:3]} == {5}
     elif form == "json":
         assert HOSTILE in json.loads(text)[0]
-    if form in ("table", "md", "latex", "html"):
+    if form in ("table", "md", "html"):
         assert "\x1b" not in text
 
 

@@ -26,6 +26,7 @@ def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
         monkeypatch.delitem(sys.modules, name)
     for name in ("MILL_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SOME_NAME", "sk-4f9c02d7a1b3e85866c07e1d2f3a4b5c")
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")

@@ -1,12 +1,10 @@
-"""A key reaches its server, and is never stored, printed or visible to other users."""
+"""A key reaches its server, is never stored or printed, and is refused on a command line."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Fault, FaultServer, status
 
+from mill import evaluate
 from mill.api.errors import SpecError
-from mill.api.secrets import hide, redact
+from mill.api.secrets import redact
 from mill.cli.main import run
 from mill.models.spec.open import open_model
-from mill.models.spec.parse import parse_spec
+from mill.models.spec.parse import Spec, parse_spec
 from mill.tasks.load import load_files
+from tests.servers import Fault, FaultServer, status
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -72,12 +71,11 @@ def echo() -> Iterator[FaultServer]:
         yield server
 
 
-@pytest.fixture(params=["inline", "by name", "MILL_API_KEY", "OPENAI_API_KEY"])
+@pytest.fixture(params=["by name", "MILL_API_KEY", "OPENAI_API_KEY"])
 def spec(request: pytest.FixtureRequest, mill: Mill, echo: FaultServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """The server's model, with a key from each possible source."""
-    inner = {"inline": f",api_key={KEY}", "by name": ",api_key=$SOME_NAME"}.get(request.param, "")
-    if request.param != "inline":
-        monkeypatch.setenv("SOME_NAME" if inner else request.param, KEY)
+    inner = ",api_key=$SOME_NAME" if request.param == "by name" else ""
+    monkeypatch.setenv("SOME_NAME" if inner else request.param, KEY)
     return f"openai-compat[model=m,base_url={echo.url},chat=true{inner}]"
 
 
@@ -108,7 +106,7 @@ def test_a_refused_key_is_not_printed(mill: Mill, tmp_path: Path, debug: tuple[s
         return status(401, f"bad header {server.headers[-1]['Authorization']}")
 
     with FaultServer(answer) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},api_key={KEY}]"
+        spec = f"openai-compat[model=m,base_url={server.url},api_key=$SOME_NAME]"
         code, output = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY)
     assert code == 2 and "mill: " in output and "***" in output and not leaks(output)
     assert leaking_files(tmp_path) == []
@@ -132,7 +130,7 @@ def test_a_key_is_redacted_before_a_message_is_cut(mill: Mill, tmp_path: Path, w
         return wrap("x" * 10 * number, KEY)
 
     with FaultServer(answer) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key={KEY}]"
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key=$SOME_NAME]"
         mill("eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
     assert leaking_files(tmp_path) == []
 
@@ -147,7 +145,7 @@ def test_secrets_in_other_parameters_are_not_stored(mill: Mill, name: str) -> No
     assert not leaks(str(raised.value))
 
 
-@pytest.mark.parametrize("login", [f"me:{KEY}@", f"{KEY}@", f"{KEY}:@"])
+@pytest.mark.parametrize("login", ["me:$SOME_NAME@", "$SOME_NAME@"])
 def test_a_login_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: FaultServer, login: str) -> None:
     """A name with a password, and a token alone; also where a check uses the address as a label."""
     spec = f"{echo.url.replace('http://', f'http://{login}')}[chat=true]"
@@ -169,7 +167,10 @@ def test_a_key_in_the_query_of_an_address_is_refused_and_not_printed(
 ) -> None:
     spec = f"openai-compat[base_url={echo.url}/v1{query},model=m]"
     code, output = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
-    assert code == 2 and "a key is given as api_key=" in output and not leaks(output) and leaking_files(tmp_path) == []
+    assert code == 2 and "in single quotes" in output and not leaks(output) and leaking_files(tmp_path) == []
+    with pytest.raises(SpecError, match="a key is given as api_key=") as raised:
+        open_model(spec)
+    assert not leaks(str(raised.value))
 
 
 def test_a_login_is_not_part_of_the_identity_of_a_custom_backend() -> None:
@@ -186,45 +187,15 @@ def test_an_error_in_a_run_file_is_reported_without_its_key(mill: Mill, spec: st
     assert code == 2 and not leaks(output)
 
 
-MALFORMED = [
-    "me:{key}@127.0.0.1:9/v1",
-    "{key}@127.0.0.1:9/v1",
-    "htp://me:{key}@127.0.0.1:9/v1",
-    "http:me:{key}@127.0.0.1:9/v1",
-    "http:/me:{key}@127.0.0.1:9/v1",
-    "http//me:{key}@127.0.0.1:9/v1",
-    "http://me:pa/{key}@127.0.0.1:9/v1",
-    "http://me:1234/{key}@127.0.0.1:9/v1",
-    "http://me:x#{key}@127.0.0.1:9/v1",
-    "http://me:x?{key}@127.0.0.1:9/v1",
-    "http://me:{key} x@127.0.0.1:9/v1",
-    "http://me:pa,{key}@127.0.0.1:9/v1",
-    "http://me:\x1b[31m{key}@127.0.0.1:9/v1",
-    "http://me:a]{key}@127.0.0.1:9/v1",
-    "http://me:{key}@p@127.0.0.1:9/v1",
-    "http://127.0.0.1:9/v1#{key}",
-    "http://127.0.0.1:9/v1?{key}",
-]
-
-
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
-@pytest.mark.parametrize("address", MALFORMED)
-def test_a_malformed_address_is_refused_without_its_password(mill: Mill, address: str, debug: tuple[str, ...]) -> None:
-    address, options = address.format(key=KEY), ("toy_gen", "--limit", "1", "--task_paths", TOY)
-    output = [
-        mill(*debug, "eval", "m", *options, "--base_url", address),
-        mill(*debug, "eval", f"openai-compat[model=m,base_url={address}]", *options),
-    ]
-    if address.startswith("http") and "," not in address:  # else it is the name of a model, or of two
-        output.append(mill(*debug, "eval", address, *options))
-    assert [code for code, _ in output] == [2] * len(output) and not [text for _, text in output if leaks(text)]
-
-
-def test_a_short_part_of_a_password_is_not_printed_either(mill: Mill) -> None:
-    for debug in ((), ("--debug",)):
-        _, output = mill(*debug, "eval", "m", "toy_gen", "--task_paths", TOY, "--base_url", "http://me:pqz/x@127.0.0.1:9")
-        assert "base_url=http://me:***@127.0.0.1:9: not a valid URL" in output and "%2F for /" in output
-        assert "pqz" not in output
+@pytest.mark.parametrize(
+    "address",
+    ["me:{key}@127.0.0.1:9", "htp://me:{key}@127.0.0.1:9", "http:/me:{key}@127.0.0.1:9",
+     "http://me:x#{key}@127.0.0.1:9", "http://me:{key} x@127.0.0.1:9", "http://127.0.0.1:9/v1#{key}"],
+)  # fmt: skip
+def test_a_malformed_address_is_refused_without_its_password(address: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        open_model(Spec("openai-compat", {"model": "m", "base_url": address.format(key=KEY)}))
+    assert not leaks(str(raised.value))
 
 
 RUN_FILES = [
@@ -233,7 +204,6 @@ RUN_FILES = [
     "models: [m]\njudge: [{{api_key: {key}}}]\n",
     "models: [m]\nlimit: {{a: {{headers: {{b: {key}}}}}}}\n",
     "models: [m]\ngen_kwargs: {{temperature: {{api_key: {key}}}}}\n",
-    "models: {{url: 'http://me:pa/{key}@host'}}\n",
     "limit: http://me:{key}@host\n",
     "models: [m\napi_key: {key}\n",
     "api_key: {key}: x\n",
@@ -267,53 +237,7 @@ def test_a_refused_run_file_is_reported_without_its_key(mill: Mill, content: str
 def test_a_refused_target_is_reported_without_its_password(mill: Mill, tmp_path: Path, target: str) -> None:
     assert mill("eval", "toy[path=a]", "toy_gen", "--task_paths", TOY, "--limit", "1")[0] == 0
     code, output = mill("export", "results", "--to", target.format(key=KEY))
-    assert code == 2 and output.startswith("mill: ") and "***" in output and not leaks(output)
-
-
-# In a separate process
-
-
-def command_lines() -> dict[int, str]:
-    """The command lines of all processes but this one and its parents, which any user can read."""
-    command_by_pid = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command_by_pid[int(path.parent.name)] = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-        except OSError:  # it has ended
-            continue
-    return command_by_pid
-
-
-def run_watched(*argv: str, **environment: str) -> tuple[int, str, list[str]]:
-    """Runs `mill` as a user does: exit code, output, and the command lines that had the key.
-
-    The typed command has it until mill has restarted itself without it, which cannot be avoided.
-    """
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MILL_", "OPENAI_", "TOY_", "RAY_"))
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mill", *argv],
-        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    seen, hidden, deadline = [], False, time.monotonic() + 120
-    try:
-        while process.poll() is None and time.monotonic() < deadline:
-            lines = command_lines()
-            own_line = lines.pop(process.pid, "")
-            hidden = hidden or (bool(own_line) and KEY not in own_line)
-            seen += [line for line in [*lines.values(), *([own_line] if hidden else [])] if leaks(line)]
-            time.sleep(0.02)
-        out, _ = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert hidden, "mill ended before its command line was read"
-    return process.returncode, out, seen
+    assert code == 2 and output.startswith("mill: ") and not leaks(output)
 
 
 def slow(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -323,27 +247,33 @@ def slow(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
     return {"choices": [{"message": {"content": "answer 1"}, "finish_reason": "stop"}]}
 
 
-def test_a_key_is_removed_from_the_command_line(tmp_path: Path) -> None:
-    with FaultServer(slow) as server:
-        spec = f'openai-compat[model=m,base_url={server.url},chat=true,api_key="{KEY}"]'
-        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
-        code, output, seen = run_watched("eval", spec, "toy_gen", *options)
-        assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {KEY}"}
-    assert code == 1 and seen == [] and not leaks(output) and leaking_files(tmp_path) == []
+INLINE = [
+    ("openai-compat[model=m,api_key={key}]", "openai-compat[model=m,api_key=$NAME]"),
+    ("org/name, openai-compat[api_key={key},model=m]", "org/name, openai-compat[api_key=$NAME,model=m]"),
+    ('openai-compat[model=m,api_key="{key}, b"]', "openai-compat[model=m,api_key=$NAME]"),
+    ("my folder/config.py[api-key=first {key}]", "my folder/config.py[api-key=$NAME]"),
+    ("--judge=openai-compat[model=m,api_key={key}]", "--judge=openai-compat[model=m,api_key=$NAME]"),
+    ("http://me:{key}@host/v1", "http://me:$NAME@host/v1"),
+    ("http://me:pa,{key}@p@host/v1", "http://me:$NAME@host/v1"),
+    ("openai-compat[model=m,base_url=HTTP://{key}@host]", "openai-compat[model=m,base_url=HTTP://$NAME@host]"),
+    ("mlflow:postgresql://me:{key}@host/runs", "mlflow:postgresql://me:$NAME@host/runs"),
+]
 
 
-def test_a_key_with_spaces_is_one_secret(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = f"first {KEY}"
-    with FaultServer(slow) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},api_key={key},chat=true]"
-        (hidden_spec,), hidden = hide([spec])
-        for name, value in hidden.items():
-            monkeypatch.setenv(name, value)
-        for written in (spec, hidden_spec):
-            options = ("--task_paths", TOY, "--output_dir", "out", "--limit", "4", "--fresh")
-            code, output = mill("eval", written, "toy_gen", *options)
-            assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Bearer {key}"}
-            assert code == 1 and not leaks(output) and leaking_files(tmp_path) == []
+@pytest.mark.parametrize(("word", "wanted"), INLINE)
+def test_a_key_on_the_command_line_is_refused_with_the_form_that_works(mill: Mill, word: str, wanted: str) -> None:
+    code, output = mill("eval", word.format(key=KEY), "gsm8k")
+    assert code == 2 and f"write '{wanted}', in single quotes" in output and not leaks(output)
+
+
+def test_a_key_is_allowed_in_python_and_a_prompt_may_look_like_one(mill: Mill, echo: FaultServer, tmp_path: Path) -> None:
+    spec = f"openai-compat[model=m,base_url={echo.url},chat=true,api_key=first {KEY}]"
+    evaluate(spec, "toy_gen", task_paths=[TOY], limit=8, output_dir=tmp_path / "out")
+    assert echo.headers[-1]["Authorization"] == f"Bearer first {KEY}" and leaking_files(tmp_path) == []
+    prompt = "Write [key=value,token=3]."
+    assert mill("eval", "toy[path=a]", "toy_gen", "--task_paths", TOY, "--system-prompt", prompt)[0] == 0
+    (manifest,) = (tmp_path / "results").glob("*/*/manifest.json")
+    assert json.loads(manifest.read_text())["settings"]["system_prompt"] == prompt
 
 
 BROKEN = ["api_key=a]{key}", 'api_key="a"{key}', "api_key=a {key},=", "api_key=a {key},api_key=b"]
@@ -356,17 +286,6 @@ def test_a_refused_spec_is_reported_without_its_key(argument: str) -> None:
     assert not leaks(str(raised.value))
 
 
-@pytest.mark.parametrize("token", [KEY, f"{KEY}@sign"])
-def test_a_token_in_an_address_is_removed_from_the_command_line(tmp_path: Path, token: str) -> None:
-    with FaultServer(slow) as server:
-        spec = f"{server.url.replace('http://', f'HTTP://{token}@')}[model=m,chat=true]"
-        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4")
-        code, output, seen = run_watched("eval", spec, "toy_gen", *options)
-        login = base64.b64encode(f"{token}:".encode()).decode()
-        assert {headers["Authorization"] for headers in server.headers[-4:]} == {f"Basic {login}"}
-    assert code == 1 and seen == [] and not leaks(output) and leaking_files(tmp_path) == []
-
-
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
     """A folder with a short path, which sockets need."""
@@ -375,51 +294,27 @@ def short_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_key_is_in_no_log_and_process_title_of_ray_workers(tmp_path: Path, short_folder: Path) -> None:
+def test_a_key_is_in_no_log_of_ray_workers(
+    mill: Mill, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray")
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(short_folder), "SOME_NAME": KEY}
     with FaultServer(slow) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key={KEY}]"
+        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key=$SOME_NAME]"
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--executor", "ray")
-        code, output, seen = run_watched("eval", spec, "toy_gen", *options, RAY_TMPDIR=str(short_folder))
+        command = [sys.executable, "-m", "mill", "eval", spec, "toy_gen", *options]
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
         assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
-    assert code == 1, output
+    assert done.returncode == 1, done.stderr
     logs = list(short_folder.rglob("session_*/logs/*"))
     assert logs, "Ray wrote its logs elsewhere"
-    assert seen == [] and not leaks(output) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
-
-
-def test_only_specs_are_rewritten(tmp_path: Path) -> None:
-    prompt = "Write key=value pairs, and token = 3."
-    options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "1", "--system_prompt", prompt)
-    command = [sys.executable, "-m", "mill", "eval", "toy[path=a]", "toy_gen", *options]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
-    (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
-    assert json.loads(manifest.read_text())["settings"]["system_prompt"] == prompt
+    assert not leaks(done.stdout + done.stderr) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
 
 
 @pytest.mark.parametrize(("written", "key"), [('"a\\"quote-123"', 'a"quote-123'), ('"$SOME_NAME"', KEY)])
-def test_a_hidden_key_is_parsed_to_the_same_value(written: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quoted_key_is_parsed(written: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_NAME", KEY)
-    spec = f"openai-compat[model=m,api_key={written}]"
-    assert parse_spec(spec).arguments["api_key"] == key
-    (rewritten,), hidden = hide([spec])
-    for name, value in hidden.items():
-        monkeypatch.setenv(name, value)
-    assert parse_spec(rewritten).arguments["api_key"] == key
-
-
-LISTS = (
-    "org/name, openai-compat[model=m,api_key={key}]",
-    "openai-compat[model=m,api_key={key}],org/name",
-    "my folder/config.py[api_key={key}]",
-    "--judge=openai-compat[model=m,api_key={key}]",
-)
-
-
-@pytest.mark.parametrize("word", LISTS)
-def test_a_key_is_hidden_in_every_form_of_a_spec(word: str) -> None:
-    rewritten, hidden = hide(["mill", "eval", word.format(key=KEY), "gsm8k"])
-    assert not leaks(" ".join(rewritten)) and list(hidden.values()) == [KEY]
+    assert parse_spec(f"openai-compat[model=m,api_key={written}]").arguments["api_key"] == key
 
 
 @pytest.mark.parametrize("name", ["vertex_credentials", "private_key", "watsonx_zenapikey"])
@@ -452,12 +347,14 @@ def test_keys_are_normalized_before_they_are_sent(
         address = address.replace("://", f"://me:{key}@")
     else:
         monkeypatch.setenv("MILL_API_KEY", key)
-    mill("eval", f"openai-compat[model=m,base_url={address},chat=true]", "toy_gen", "--task_paths", TOY, "--limit", "1")
+    evaluate(f"openai-compat[model=m,base_url={address},chat=true]", "toy_gen", task_paths=[TOY], limit=1)
     expected = {"signs": "Basic bWU6cEBzcw==", "a newline": f"Bearer {KEY}"}[name]  # me:p@ss
     assert echo.headers and echo.headers[-1].get("Authorization") == expected
 
 
-def test_a_key_in_the_model_name_of_a_response_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_in_the_model_name_of_a_response_is_not_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The warning about another model names the key, which is redacted in messages, records and reports."""
 
     def echo(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -468,7 +365,8 @@ def test_a_key_in_the_model_name_of_a_response_is_not_stored(tmp_path: Path, cap
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         del sys.modules[name]
     with FaultServer(echo) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},api_key={KEY}]"
+        monkeypatch.setenv("SOME_NAME", KEY)
+        spec = f"openai-compat[model=m,base_url={server.url},api_key=$SOME_NAME]"
         argv = ["--task_paths", TOY, "--limit", "3", "--quiet", "--output_dir", str(tmp_path)]
         assert run(["eval", spec, "toy_gen", *argv]) == 0
         assert run(["compare", "toy[path=a]", spec, "--tasks", "toy_gen", *argv]) == 0

@@ -19,7 +19,6 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.timing import LOADING, ComputeDevice, phase
 from mill.api.validate import read_file
 from mill.api.warnings import warn
-from mill.compat.transformers import import_transformers
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
@@ -164,7 +163,7 @@ class TransformersCheckpoint(MediaModel):
             else:
                 config = self.config.to_dict()
             self._compiling = start_compiling(config, self.dtype, self.device, decodes=decodes)
-        import_transformers()
+        loading.import_transformers()
 
     def _wait_for_loading(self) -> None:
         """Until a thread that loads the model is done; raises what it raised."""

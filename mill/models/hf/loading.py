@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import re
@@ -17,7 +18,6 @@ from mill.api.errors import ModelError
 from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
-from mill.compat.transformers import quick_imports
 from mill.models.device import cpu_has_bfloat16
 from mill.models.hf import hub
 from mill.models.hf.to_cuda import to_cuda
@@ -28,6 +28,8 @@ _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 GENERATION_CONFIG = "generation_config.json"
 MOST_LAYERS = 10_000
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+AUTO = ("models.auto.modeling_auto", "models.auto.tokenization_auto")
+IMPORTED = ("generation.utils", "modeling_utils", "processing_utils", *AUTO)
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,16 @@ def _is_gguf(file: Path) -> bool:
         return handle.read(4) == b"GGUF"
 
 
+def import_transformers() -> None:
+    """Import what loading needs, before threads do: two that import modules which import each other may get one that is
+    not complete."""
+    for name in IMPORTED:
+        importlib.import_module(f"transformers.{name}")
+
+
 def load_config(source: Source, *, trust_remote_code: bool) -> Any:
     _refuse_missing(source, "config")
-    with quick_imports():
-        from transformers import AutoConfig
+    from transformers import AutoConfig
 
     config = _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
     _check_numbers(source, config)
@@ -150,16 +158,14 @@ def _check_numbers(source: Source, config: Any) -> None:
 
 def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
     _refuse_missing(source, "tokenizer")
-    with quick_imports():
-        from transformers import AutoTokenizer
+    from transformers import AutoTokenizer
 
     return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
 
 
 def load_processor(source: Source, *, trust_remote_code: bool) -> Any:
     """The processor of a multimodal model: a tokenizer and the preprocessing of images, video and audio."""
-    with quick_imports():
-        from transformers import AutoProcessor
+    from transformers import AutoProcessor
 
     return _load(AutoProcessor, source, "processor", trust_remote_code=trust_remote_code)
 

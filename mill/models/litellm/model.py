@@ -14,7 +14,7 @@ from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.secrets import excerpt, is_secret, redact, remember
+from mill.api.secrets import excerpt, fill_variables, is_secret, redact, remember
 from mill.models.http import Failure, Reply
 from mill.models.http.failures import raise_reported
 from mill.models.http.server import ServerModel, messages_of
@@ -41,6 +41,7 @@ _MEANINGS = {
 
 # Some providers' content filters arrive as plain bad requests.
 _FILTER_PATTERNS = ("content_policy", "content policy", "content_filter", "content filter", "safety system")
+ADDRESSES = ("api_base", "base_url")
 
 
 class LiteLLMModel(ServerModel):
@@ -52,6 +53,7 @@ class LiteLLMModel(ServerModel):
         # LiteLLM finds the address itself; only the concurrency limit and the retries of the HTTP core are used.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
         self.client.verifies, self.client.name = False, model
+        parameters |= {name: fill_variables(parameters[name]) for name in ADDRESSES if name in parameters}
         api_key = check_key(api_key, "api_key")
         self._key, self._timeout, self.parameters = api_key, timeout, parameters
         environment = [value for name, value in os.environ.items() if is_secret(name)]  # LiteLLM may read any of them
@@ -67,7 +69,7 @@ class LiteLLMModel(ServerModel):
 
     def price(self) -> Price | None:
         """LiteLLM's own; None where it does not know the model, or another server than the provider's is used."""
-        if "api_base" in self.parameters or "base_url" in self.parameters:
+        if any(name in self.parameters for name in ADDRESSES):
             return None
         try:
             info = dict(_litellm().get_model_info(self.model))

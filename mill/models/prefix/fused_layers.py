@@ -1,43 +1,36 @@
-"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings, gated MLPs and projections on CUDA.
-On a CPU gated MLPs allocate less.
+"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings and gated MLPs on CUDA. On a CPU gated
+MLPs allocate less.
 
-Nothing is assumed of a model's code. A part is replaced only where a probe gives the same values both ways; projections,
-which are the same products, where the model computes with them.
+Nothing is assumed of a model's code: a part is replaced only where a probe gives the same values both ways.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.fused_norms import fused_norms
-from mill.models.prefix.joint_projections import Part, joint_projections
 from mill.models.prefix.rounding import is_rounded_once
 
 if TYPE_CHECKING:
     import torch
 
+Part = tuple[Any, str, Any]
+"""An owner, the name of its attribute, and what replaces that."""
 ANY_SIZE = 64  # of a head
 ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
 
 
 @contextmanager
 def fused_layers(model: Any) -> Iterator[None]:
-    """Inside this context norms, rotations, gated MLPs and projections of the model are one kernel each, where they can
-    be."""
+    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
     parts: list[Part] | None = model.__dict__.get("_mill_fused")
     if parts is None:
         parts = model.__dict__["_mill_fused"] = _find(model)
-    with fused_norms(model), _replaced(parts):
-        yield
-
-
-@contextmanager
-def _replaced(parts: Sequence[Part]) -> Iterator[None]:
-    with ExitStack() as stack:
+    with fused_norms(model), ExitStack() as stack:
         for owner, name, replacement in parts:
             before = owner.__dict__.get(name)
             setattr(owner, name, replacement)
@@ -73,8 +66,7 @@ def _find(model: Any) -> list[Part]:
         rotation = getattr(source, ROTATION, None)
         if rotation is not None and _same_rotation(rotation, first, _head_size(model)):
             found.append((source, ROTATION, _Rotation(rotation)))
-    joint = joint_projections(model)
-    return found + joint if joint and _computes(model, joint) else found
+    return found
 
 
 def _head_size(model: Any) -> int:
@@ -155,15 +147,3 @@ def _same_rotation(rotation: Any, like: torch.Tensor, size: int) -> bool:
             return all(is_rounded_once(one, other) for one, other in zip(found, exact, strict=True))
     except Exception:  # other arguments
         return False
-
-
-def _computes(model: Any, parts: Sequence[Part]) -> bool:
-    """Whether the model's code takes what these parts return: tensors whose rows are not contiguous."""
-    import torch
-
-    try:
-        with torch.inference_mode(), _replaced(parts):
-            model(input_ids=torch.tensor([[0, 1]], device=model.device), use_cache=False)
-    except Exception:  # also where a model needs other inputs
-        return False
-    return True

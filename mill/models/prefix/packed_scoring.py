@@ -16,7 +16,6 @@ from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
-from mill.models.prefix.weight_layout import weights_by_columns
 from mill.models.tokens.rows import Row, span_response
 from mill.models.tokens.scores import TokenScores, on_device, token_scores
 
@@ -133,10 +132,6 @@ class PrefixScorer:
         with phase(TOKENIZING):
             if work is None or len(fitting) < len(rows):
                 work = Work(fitting, make_trie([row.ids for row in fitting]))
-        with weights_by_columns(self.model, work.trie.tokens):
-            yield from self._run(work)
-
-    def _run(self, work: Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
         cache: SegmentCache = {}
         dropped: dict[Segment | None, NotShared] = {}  # segments that were not computed, and why
         done = 0

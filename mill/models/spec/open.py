@@ -17,7 +17,7 @@ from mill.api.files import import_file
 from mill.api.identity import constructor_parameters
 from mill.api.model import MillModel
 from mill.api.registry import models
-from mill.api.secrets import is_secret, names_hidden, reveal
+from mill.api.secrets import is_secret
 from mill.models.spec.backends import backend_info
 from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
@@ -87,12 +87,7 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
     """Open the model of a spec. Weights load at first use; `batch_size` applies if the spec gives none."""
     resolved = resolve_spec(parse_spec(spec) if isinstance(spec, str) else spec)
     cls = _model_class(resolved.backend)
-    # A server's address keeps the name of the variable: its workers read the secret from there.
-    given = {
-        name: value if name == "base_url" or not names_hidden(value) else reveal(value)
-        for name, value in resolved.arguments.items()
-    }
-    arguments = checked_arguments(cls, resolved.backend, given)
+    arguments = checked_arguments(cls, resolved.backend, resolved.arguments)
     if current_consent().no_remote_code and "trust_remote_code" in arguments_of(cls):
         arguments["trust_remote_code"] = False
     try:

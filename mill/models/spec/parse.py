@@ -29,7 +29,7 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
-from mill.api.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_malformed, remember
+from mill.api.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
 from mill.api.warnings import warn
 from mill.models.spec.configs import packaged_configs, packaged_path
 
@@ -123,7 +123,7 @@ def parse_spec(text: str) -> Spec:
     backend, implied = _backend_of(head)
     twice = sorted(set(implied) & set(arguments))
     if twice:
-        raise SpecError(f"{redact_malformed(text)!r} gives {', '.join(twice)} twice: before the brackets and inside them")
+        raise SpecError(f"{redact_spec(text)!r} gives {', '.join(twice)} twice: before the brackets and inside them")
     return Spec(backend, {**implied, **arguments})
 
 
@@ -164,7 +164,7 @@ def _on_backend(model: str, head: str, arguments: Mapping[str, str], backend: st
     named = _named(name, head)
     twice = sorted(({*named} & {*arguments, *more}) | ({*arguments} & {*more}))
     if twice:
-        raise SpecError(f"{redact_malformed(model)!r} on {redact_malformed(backend)!r} gives {', '.join(twice)} twice")
+        raise SpecError(f"{redact_spec(model)!r} on {redact_spec(backend)!r} gives {', '.join(twice)} twice")
     return Spec(name, {**named, **arguments, **more})
 
 
@@ -173,11 +173,11 @@ def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
     name, more = _split_brackets(backend.strip())
     if spec.backend != name:
         raise SpecError(
-            f"{redact_malformed(model)!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}"
+            f"{redact_spec(model)!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}"
         )
     twice = sorted({*spec.arguments} & {*more})
     if twice:
-        raise SpecError(f"{redact_malformed(model)!r} on {redact_malformed(backend)!r} gives {', '.join(twice)} twice")
+        raise SpecError(f"{redact_spec(model)!r} on {redact_spec(backend)!r} gives {', '.join(twice)} twice")
     return Spec(name, {**spec.arguments, **more})
 
 
@@ -245,16 +245,16 @@ def _split_brackets(text: str) -> tuple[str, dict[str, str]]:
     head, bracket, rest = text.partition("[")
     if not bracket:
         if "]" in text:
-            raise SpecError(f"{redact_malformed(text)!r} closes a bracket that was never opened")
+            raise SpecError(f"{redact_spec(text)!r} closes a bracket that was never opened")
         return text, {}
     if not rest.endswith("]"):
-        raise SpecError(f"{redact_malformed(text)!r} does not close its bracket; write name[key=value,key=value]")
+        raise SpecError(f"{redact_spec(text)!r} does not close its bracket; write name[key=value,key=value]")
     return head.strip(), _parse_arguments(rest[:-1], text)
 
 
 def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
     arguments: dict[str, str] = {}
-    spec = repr(redact_malformed(whole))
+    spec = repr(redact_spec(whole))
     for part in split_list(inner):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not _KEY.fullmatch(key):
@@ -269,7 +269,7 @@ def _parse_arguments(inner: str, whole: str) -> dict[str, str]:
             remember(value)
             arguments[key] = _secret(key, _unquote(value, "***", spec))
         else:
-            arguments[key] = _unquote(value, redact_malformed(value), spec)
+            arguments[key] = _unquote(value, redact_spec(value), spec)
     return arguments
 
 

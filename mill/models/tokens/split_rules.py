@@ -1,16 +1,15 @@
 """Whether the rules by which a tokenizer normalizes and splits text look across a cut: from a newline to the letter or digit
 after it.
 
-Rules with patterns may depend on words that no sample of texts shows, so they are read: what is not understood counts as a
-rule that looks across.
+Rules with patterns may depend on words that no sample of texts shows, so only those of known families are trusted.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -25,9 +24,22 @@ _LOCAL_SPLITS = {
 }
 _WORD_SPLITS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 _WORD_MODELS = {"WordPiece", "WordLevel"}  # which take a whole word, or none of it
-_ONE_AHEAD = (r"(?!\S)", r"(?=\S)", r"(?!\s)", r"(?=\s)")
-_GROUPS = ("(?:", "(?i:", "(?>")
-_CLASSES = "sSdDwWrntfv"
+# Alternatives of the patterns of GPT-2, Llama 3, Qwen, cl100k, o200k, Tekken and DeepSeek. No match of one has a newline and
+# after it a letter or digit.
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*")
+_ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LOCAL_ALTERNATIVES = {
+    *(_ENDINGS, "'(?i:[sdmt]|ll|ve|re)", "'s", "'t", "'re", "'ve", "'m", "'ll", "'d"),
+    *(r" ?\p{L}+", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"[^\r\n\p{L}\p{N}]?+\p{L}+", r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"),
+    *(_CASED[0], _CASED[1], f"{_CASED[0]}{_ENDINGS}?", f"{_CASED[1]}{_ENDINGS}?"),
+    *(r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+", r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+""", "[一-龥぀-ゟ゠-ヿ]+"),
+    *(r"\p{N}", r"\p{N}+", r" ?\p{N}+", r"\p{N}{1,2}", r"\p{N}{1,3}", r"\d", r"\d{1,3}", "[0-9]", "[0-9][0-9][0-9]"),
+    *(r" ?[^\s\p{L}\p{N}]+", r" ?[^\s\p{L}\p{N}]+[\r\n]*", r" ?[^\s\p{L}\p{N}]++[\r\n]*", r" ?[^\s\p{L}\p{N}]+[\r\n/]*"),
+    *(r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*", r" ?[\p{P}\p{S}]+[\r\n]*", r" ?[^(\s|[.,!?…。，、।۔،])]+"),
+    *(r"\s+", r"\s+(?!\S)", r"\s*[\r\n]", r"\s*[\r\n]+", r"[\r\n]", r"\s", " {2,}"),
+}
+_ALTERNATIVE = re.compile(r"(?:\\.|\[(?:\\.|[^\]\\])*\]|\((?:\\.|[^()\\])*\)|[^|])+", re.DOTALL)
 
 
 def rules_are_local(tokenizer: Any) -> bool:
@@ -63,7 +75,7 @@ def _normalizes_locally(part: Mapping[str, Any]) -> bool:
     pattern, content = part["pattern"], part["content"]
     if "\n" in content:
         return False
-    return "\n" not in pattern["String"] if "String" in pattern else not _reach(pattern["Regex"]).newline
+    return "\n" not in pattern["String"] if "String" in pattern else pattern["Regex"] == " {2,}"
 
 
 def _splits_locally(part: Mapping[str, Any]) -> bool:
@@ -73,113 +85,11 @@ def _splits_locally(part: Mapping[str, Any]) -> bool:
     if "String" in pattern:
         text = pattern["String"]
         return not any(before == "\n" and after in _LETTERS for before, after in pairwise(text))
-    return not _reach(pattern["Regex"]).crosses
+    return _is_known(pattern["Regex"])
 
 
-@dataclass(frozen=True)
-class _Reach:
-    """Whether a match may have a newline, whether it may have a letter or digit, and whether that may follow a newline."""
-
-    newline: bool = False
-    letter: bool = False
-    crosses: bool = False
-
-    def then(self, other: _Reach) -> _Reach:
-        crosses = self.crosses or other.crosses or (self.newline and other.letter)
-        return _Reach(self.newline or other.newline, self.letter or other.letter, crosses)
-
-    def either(self, other: _Reach) -> _Reach:
-        return _Reach(self.newline or other.newline, self.letter or other.letter, self.crosses or other.crosses)
-
-
-class _Unknown(Exception):
-    """A pattern with more than characters, classes, groups, quantifiers, and a lookahead of one character."""
-
-
-_CROSSING = _Reach(newline=True, letter=True, crosses=True)
-
-
-def _reach(pattern: str) -> _Reach:
-    try:
-        found, end = _alternatives(pattern, 0)
-    except (_Unknown, IndexError, ValueError):
-        return _CROSSING
-    return found if end == len(pattern) else _CROSSING
-
-
-def _alternatives(pattern: str, at: int) -> tuple[_Reach, int]:
-    """Of the alternatives from here to the end of their group."""
-    total, sequence = _Reach(), _Reach()
-    while at < len(pattern) and pattern[at] != ")":
-        if pattern[at] == "|":
-            total, sequence = total.either(sequence), _Reach()
-            at += 1
-            continue
-        one, at = _atom(pattern, at)
-        repeats, at = _quantifier(pattern, at)
-        sequence = sequence.then(one.then(one) if repeats else one)
-    return total.either(sequence), at
-
-
-def _atom(pattern: str, at: int) -> tuple[_Reach, int]:
-    for ahead in _ONE_AHEAD:
-        if pattern.startswith(ahead, at):
-            return _Reach(), at + len(ahead)
-    if pattern[at] == "(":
-        opened = next((one for one in _GROUPS if pattern.startswith(one, at)), "(")
-        if opened == "(" and pattern.startswith("(?", at):
-            raise _Unknown(pattern)
-        found, end = _alternatives(pattern, at + len(opened))
-        if pattern[end] != ")":
-            raise _Unknown(pattern)
-        return found, end + 1
-    if pattern[at] in "^$?*+{":
-        raise _Unknown(pattern)
-    end = _class_end(pattern, at) if pattern[at] == "[" else _escape_end(pattern, at) if pattern[at] == "\\" else at + 1
-    return _characters(pattern[at:end]), end
-
-
-def _class_end(pattern: str, at: int) -> int:
-    """After the bracket that closes a class, which may have classes inside."""
-    depth, index = 0, at
-    while True:
-        if pattern[index] == "\\":
-            index += 1
-        elif pattern[index] == "[":
-            depth += 1
-        elif pattern[index] == "]":
-            depth -= 1
-            if not depth:
-                return index + 1
-        index += 1
-
-
-def _escape_end(pattern: str, at: int) -> int:
-    letter = pattern[at + 1]
-    if letter in "pP" and pattern[at + 2] == "{":
-        return pattern.index("}", at) + 1
-    if letter in _CLASSES or not letter.isalnum():
-        return at + 2
-    raise _Unknown(pattern)  # anchors, references and others
-
-
-def _characters(text: str) -> _Reach:
-    """Of a pattern for one character."""
-    import regex  # type: ignore[import-untyped, unused-ignore]  # a dependency of transformers
-
-    try:
-        one = regex.compile(text, regex.VERSION1)
-    except regex.error as error:
-        raise _Unknown(text) from error
-    return _Reach(one.fullmatch("\n") is not None, any(map(one.fullmatch, _LETTERS)))
-
-
-def _quantifier(pattern: str, at: int) -> tuple[bool, int]:
-    """Whether what is before may be there more than once, and where the pattern continues."""
-    if at == len(pattern) or pattern[at] not in "?*+{":
-        return False, at
-    repeats, end = pattern[at] != "?", at + 1
-    if pattern[at] == "{":
-        end = pattern.index("}", at) + 1
-        repeats = pattern[at + 1 : end - 1] not in ("0", "1", "0,1", "1,1", ",1")
-    return repeats, end + (pattern[end : end + 1] in ("?", "+"))
+def _is_known(pattern: str) -> bool:
+    """Whether a pattern is a known alternative, or several."""
+    pattern = pattern.replace("\r", r"\r").replace("\n", r"\n")
+    found = _ALTERNATIVE.findall(pattern)
+    return "|".join(found) == pattern and _LOCAL_ALTERNATIVES.issuperset(found)

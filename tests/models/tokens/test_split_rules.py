@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import re
 from typing import Any
 
 import pytest
+import regex  # type: ignore[import-untyped, unused-ignore]
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from mill.models.tokens import split_rules
 from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.split_rules import rules_are_local
 from tests.models.tokens.test_pieces import LLAMA3, byte_level, trained, whole
@@ -15,15 +19,20 @@ from tests.models.tokens.test_pieces import LLAMA3, byte_level, trained, whole
 ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+CASED = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*")
+PUNCTUATION = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
 LOCAL = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "llama 3": LLAMA3,
+    "llama 3 with newlines as they are": LLAMA3.replace(r"\r\n", "\r\n"),
     "qwen": LLAMA3.replace("{1,3}", ""),
+    "qwen 3.5": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|"
+    + SPACES,
     "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|" + SPACES,
-    "o200k": rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDINGS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|" + SPACES,
-    "deepseek": r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + SPACES,
-    "kimi": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}&&[^\p{Han}]]*[\p{Ll}&&[^\p{Han}]]+|\p{N}{1,3}",
-    "bloom": r" ?[^(\s|[.,!?])]+",
+    "o200k": rf"{CASED[0]}{ENDINGS}|{CASED[1]}{ENDINGS}|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|" + SPACES,
+    "tekken": rf"{CASED[0]}|{CASED[1]}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|" + SPACES,
+    "deepseek": PUNCTUATION + r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + SPACES,
+    "bloom": r" ?[^(\s|[.,!?…。，、।۔،])]+",
 }
 ACROSS = {
     "a word ahead": r"\n{2,}(?=ZQ)",
@@ -47,6 +56,15 @@ def split(pattern: str) -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("name", LOCAL)
 def test_patterns_of_todays_families_are_local(name: str) -> None:
     assert rules_are_local(split(LOCAL[name]))
+
+
+def test_no_known_alternative_matches_a_newline_and_a_letter_after_it() -> None:
+    letters = random.Random(1)
+    texts = ["".join(letters.choices("ab1\n\n .'/,!", k=40)) for _ in range(300)]
+    for alternative in split_rules._LOCAL_ALTERNATIVES:
+        pattern = regex.compile(alternative, regex.VERSION1)
+        crossing = [one for text in texts for one in pattern.findall(text) if re.search(r"\n[a-z0-9]", one)]
+        assert not crossing, (alternative, crossing[:3])
 
 
 @pytest.mark.parametrize("name", ACROSS)
