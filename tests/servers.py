@@ -45,7 +45,7 @@ _ports = itertools.count(10000 + os.getpid() * 97 % 20000)
 
 
 def free_port() -> int:
-    """A port for a server that cannot choose one. Each testing process begins with another, below the ports that systems hand
+    """A port for a server that cannot choose one. Each testing process begins with another, below those that systems hand
     out, and no port is returned twice."""
     for port in _ports:
         with socket.socket() as probe, contextlib.suppress(OSError):
