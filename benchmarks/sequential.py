@@ -24,7 +24,7 @@ import stopping_rules as rules
 from mill.metrics.finite_population import UNIT, Stratum, planned_size, stratified_mean
 from mill.metrics.sequential import Bets, ShareEvidence
 from mill.runs.folder import RunFolder
-from mill.runs.samples import read_rows
+from mill.runs.sample_row import read_rows
 
 ALPHA = 0.05
 EVERY = 100  # values between the looks of a decision
@@ -41,7 +41,7 @@ def read_values(folder: Path, metric: str) -> dict[str, dict[str, float]]:
     run, found = RunFolder(folder), {}
     for task in run.manifest()["tasks"]:
         rows = (row for _, row in read_rows(run.samples_file(task)))
-        values = {str(row["id"]): row["values"].get(metric) for row in rows}
+        values = {str(row.id): row.values.get(metric) for row in rows}
         found[task] = {name: math.fsum(repeats) / len(repeats) for name, repeats in values.items() if repeats}
     return found
 

@@ -32,9 +32,8 @@ from mill.report.scores import model_warnings, score_warnings
 from mill.runs.folder import check_writable
 from mill.runs.outcome import Outcome
 from mill.runs.plan import plan, plan_run
-from mill.runs.sample_rows import run_columns, sample_row
-from mill.runs.sample_status import STATUSES, status_of, with_status
-from mill.runs.samples import ScoredSample
+from mill.runs.sample_row import columns_of, run_columns
+from mill.runs.samples import row_of
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
@@ -124,17 +123,9 @@ def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[st
         warn(line)
     scores = score_rows(outcome.model, outcome.folder, outcome.tasks, outcome.benchmarks)
     columns = run_columns(outcome.model, outcome.folder)
-    first = {task.task: next(iter(task.metrics), "") for task in outcome.tasks}
-    samples = [_sample_row(columns, task, one, first[task]) for task, scored in outcome.scored.items() for one in scored]
+    samples = [columns_of(row_of(columns, task, one)) for task, scored in outcome.scored.items() for one in scored]
     frames = data_frame("mill.evaluate", scores, COLUMNS), data_frame("mill.evaluate", samples)
     return Evaluation(*frames, outcome, [*warnings, *model_warnings(outcome)])
-
-
-def _sample_row(columns: Mapping[str, str], task: str, scored: ScoredSample, metric: str) -> dict[str, Any]:
-    """The row of a sample as `mill.load` has it; `metric` is the first one of the task."""
-    row = sample_row(columns, task, scored)
-    value = row.get(f"metric_{metric}", row.get(metric)) if scored.values.get(metric) else None
-    return with_status(row, STATUSES[status_of(scored.error, value if isinstance(value, (int, float)) else None)])
 
 
 def compare(

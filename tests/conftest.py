@@ -6,7 +6,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,9 @@ import mill.metrics
 import mill.models  # noqa: F401  both register their names on import, which the clean-up below must not remove
 from mill.api import registry
 from mill.tasks.load import load_builtin
-from tests.servers import llama_server
+from tests import forking
+from tests.servers import llama_command
+from tests.shared import made_once, served_once, shared_folder
 
 pytest_plugins = ["tests.times"]
 
@@ -85,8 +87,15 @@ MARKER_OF_PATH = {
     "runs/test_advisory_lock.py": "slow",
     "security/test_files.py": "slow",
     "security/test_keys.py": "slow",
+    "soak": "soak",
     "view/test_other_logs_lm_eval.py": "slow",  # lm-eval takes ten seconds to import
 }
+
+
+# Lanes of their own: without `-m soak` or `-m zoo` these tests do not run.
+RELEASE_LANES = ("soak", "zoo")
+# Files with one of these run first: they take longest, and at the end of a run no testing process is to wait for another.
+LONG = ("engine", "cluster", "slow", "weights", "browser")
 
 
 def markers_of_path(path: Path) -> set[str]:
@@ -94,23 +103,36 @@ def markers_of_path(path: Path) -> set[str]:
     return {MARKER_OF_PATH[name] for name in map(Path.as_posix, (relative, *relative.parents)) if name in MARKER_OF_PATH}
 
 
+def left_out(config: pytest.Config) -> set[str]:
+    """The markers whose tests cannot be selected."""
+    expression = config.getoption("markexpr")
+    excluded = re.fullmatch(r"not \((\w+(?: or \w+)*)\)", expression)
+    return {lane for lane in RELEASE_LANES if lane not in expression} | set(excluded[1].split(" or ") if excluded else ())
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Does not import the modules that `-m "not (a or b)"` excludes: the imports alone take longer than many quick tests."""
-    excluded = re.fullmatch(r"not \((\w+(?: or \w+)*)\)", config.getoption("markexpr"))
-    if excluded and collection_path.is_relative_to(TESTS):
-        return bool(markers_of_path(collection_path) & set(excluded[1].split(" or "))) or None
+    """Does not import the modules that are left out: the imports alone take longer than many quick tests."""
+    if collection_path.is_relative_to(TESTS):
+        return bool(markers_of_path(collection_path) & left_out(config)) or None
     return None
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     missing = [path for path in MARKER_OF_PATH if not (TESTS / path).exists()]
     assert not missing, f"tests/conftest.py marks paths that do not exist: {missing}"
+    files: dict[Path, set[str]] = {}
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        for marker in markers_of_path(item.path) | {
-            MARKER_OF_FIXTURE[name] for name in fixtures if name in MARKER_OF_FIXTURE
-        }:
+        markers = markers_of_path(item.path) | {MARKER_OF_FIXTURE[name] for name in fixtures if name in MARKER_OF_FIXTURE}
+        for marker in markers:
             item.add_marker(marker)
+        files.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
+    excluded = {lane for lane in RELEASE_LANES if lane in left_out(config)}
+    deselected = [item for item in items if any(mark.name in excluded for mark in item.iter_markers())]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+    ranks = {file: min([LONG.index(name) for name in names if name in LONG] or [len(LONG)]) for file, names in files.items()}
+    items[:] = sorted((item for item in items if item not in deselected), key=lambda item: ranks[item.path])
 
 
 def pytest_collection_finish() -> None:
@@ -121,6 +143,11 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()  # extension modules report objects that are not freed at exit
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    forking.folder = shared_folder(tmp_path_factory)
 
 
 @pytest.fixture(autouse=True)
@@ -140,12 +167,12 @@ def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama with two layers and a byte-level tokenizer that adds BOS to every text."""
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"), bos=True)
+    return made_once(tmp_path_factory, "tiny", lambda folder: make_tiny_model(folder, bos=True))
 
 
 @pytest.fixture(scope="session")
 def tiny_model_without_bos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny_no_bos"), bos=False)
+    return made_once(tmp_path_factory, "tiny_no_bos", lambda folder: make_tiny_model(folder, bos=False))
 
 
 @pytest.fixture(scope="session")
@@ -163,9 +190,9 @@ def demo_model(demo_weights: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def llama(demo_weights: Path) -> Iterator[str]:
+def llama(demo_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real llama-server with the demo weights."""
-    with llama_server(demo_weights) as url:
+    with served_once(tmp_path_factory, "llama", lambda port: llama_command(demo_weights, port)) as url:
         yield url
 
 

@@ -9,9 +9,9 @@ in its command line under /proc, its parent, and its hash seed. Tests of startin
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -23,12 +23,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from tests.shared import join
+
 SERVERS = {
     "mill": ["pyarrow", "aiohttp", "rich.progress", "rich.table", "yaml"],
     "torch": ["torch", "torch.distributed"],
@@ -38,7 +40,10 @@ SERVERS = {
     # By the name of an environment of an engine, whose interpreter is then the server's.
     "mlx": ["mlx_lm.generate", "mill.models.mlx_lm"],
     "readers": ["inspect_ai.log", "every_eval_ever.cli"],
-    "trackers": ["mlflow.tracking", "mlflow.entities", "wandb"],
+    "trackers": [
+        *("mlflow.tracking", "mlflow.entities", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.db.utils"),
+        *("wandb.apis.public", "huggingface_hub", "pyarrow.parquet", "rich.progress", "rich.table"),
+    ],
     "vllm": ["tests.engines.warm_vllm"],
 }
 PACKAGES = ("api", "checks", "cli", "execute", "export", "metrics", "models.spec", "options", "report", "runs", "tasks")
@@ -48,7 +53,9 @@ LENGTH = 8
 
 children_seconds = 0.0
 """Processor seconds of the forked processes that have ended, which are no children of this process."""
-_servers: dict[tuple[str, ...], Server] = {}
+folder: Path | None = None
+"""Where the servers of all testing processes are found."""
+_servers: dict[str, Server] = {}
 
 
 def popen(command: Sequence[str], server: str = "", **options: Any) -> subprocess.Popen[Any]:
@@ -59,10 +66,11 @@ def popen(command: Sequence[str], server: str = "", **options: Any) -> subproces
     if sys.platform != "linux" or server not in SERVERS or command[1] == "-c" or _is_customized(environment):
         return subprocess.Popen(command, **options)
     at_import = {name: value for name, value in environment.items() if name.startswith(AT_IMPORT) and name != "PYTHONPATH"}
-    key = (command[0], server, *(f"{name}={at_import[name]}" for name in sorted(at_import)))
-    if key not in _servers:
-        _servers[key] = Server(server, environment, command[0])
-    return Forked(_servers[key], command, **options)
+    digest = hashlib.sha256(json.dumps([command[0], at_import], sort_keys=True).encode()).hexdigest()
+    name = f"{server}-{digest[:8]}"
+    if name not in _servers:
+        _servers[name] = Server((folder or Path(tempfile.mkdtemp())) / name, server, environment, command[0])
+    return Forked(_servers[name], command, **options)
 
 
 def run(
@@ -97,16 +105,11 @@ def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 class Server:
-    """The warm process, as the tests see it. It ends with them."""
+    """The warm process, as the tests see it: one for all testing processes."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], python: str) -> None:
+    def __init__(self, folder: Path, name: str, environment: Mapping[str, str], python: str) -> None:
         self._lock = threading.Lock()
-        self._socket, theirs = socket.socketpair()
-        command = [python, __file__, str(theirs.fileno()), name]
-        variables = {**environment, "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(command, env=variables, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        theirs.close()
-        atexit.register(self.close)
+        self._socket = join(folder, lambda descriptor: [python, __file__, str(descriptor), name], environment)
 
     def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
         """The process, and a descriptor from which its end can be read."""
@@ -117,10 +120,6 @@ class Server:
             self._socket.sendall(body)
             os.close(theirs)
             return int.from_bytes(receive(self._socket, LENGTH), "big"), status
-
-    def close(self) -> None:
-        self._socket.close()
-        self._process.wait(timeout=60)
 
 
 class Forked(subprocess.Popen[Any]):
@@ -175,37 +174,43 @@ def receive(source: socket.socket, length: int) -> bytes:
     return body
 
 
-def serve(channel: socket.socket) -> dict[str, Any]:
+def serve(listener: socket.socket) -> dict[str, Any]:
     """Forks for each request until the tests end; returns the request in each new process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end this process
     signal.signal(signal.SIGCHLD, lambda *_: None)
     wakeup, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     ends: dict[int, int] = {}  # where the end of each process is reported
-    while True:
-        waited_for: list[Any] = [channel, wakeup]
+    users = [listener.accept()[0]]
+    while users:
+        waited_for: list[Any] = [listener, wakeup, *users]
         ready, _, _ = select.select(waited_for, [], [])
         if wakeup in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(wakeup, 4096)
             report_ended(ends)
-        if channel in ready:
-            header, descriptors, _, _ = socket.recv_fds(channel, LENGTH, 4)
-            if not header:
-                sys.exit()
-            header += receive(channel, LENGTH - len(header))
-            request = json.loads(receive(channel, int.from_bytes(header, "big")))
-            *streams, status = descriptors
+        if listener in ready:
+            users.append(listener.accept()[0])
+        for user in [user for user in users if user in ready]:
+            try:
+                header, (*streams, status), _, _ = socket.recv_fds(user, LENGTH, 4)
+                header += receive(user, LENGTH - len(header))
+                request = json.loads(receive(user, int.from_bytes(header, "big")))
+            except (ValueError, EOFError, OSError):  # it has ended, or was killed
+                users.remove(user)
+                user.close()
+                continue
             pid = os.fork()
             if not pid:
-                for own in (*ends.values(), status, wakeup, woken, channel.detach()):
+                for own in (*ends.values(), status, wakeup, woken, *(one.detach() for one in (listener, *users))):
                     os.close(own)
                 become(request, streams)
                 return dict(request)
             for stream in streams:
                 os.close(stream)
             ends[pid] = status
-            channel.sendall(pid.to_bytes(LENGTH, "big"))
+            with contextlib.suppress(OSError):
+                user.sendall(pid.to_bytes(LENGTH, "big"))
+    sys.exit()
 
 
 def report_ended(ends: dict[int, int]) -> None:
@@ -238,11 +243,12 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.orig_argv, sys.argv = command, command[2:] if command[1] == "-m" else command[1:]
     folder = request["cwd"] if command[1] == "-m" else str(Path(command[1]).parent)
     sys.path[:1] = [folder, *filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))]
+    os.fsync = lambda fd: None  # no test cuts the power, and each call takes 20 ms
     random.seed()
 
 
 def main() -> None:
-    channel = socket.socket(fileno=int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[1]))
     for package in PACKAGES:
         for module in pkgutil.iter_modules(importlib.import_module(f"mill.{package}").__path__, f"mill.{package}."):
             importlib.import_module(module.name)
@@ -250,7 +256,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    command = serve(channel)["command"]
+    command = serve(listener)["command"]
     if command[1] == "-m":
         runpy.run_module(command[2], run_name="__main__", alter_sys=True)
     else:

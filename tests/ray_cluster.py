@@ -9,12 +9,11 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.launching import environment, lines
-from tests.servers import free_port
+from tests.waiting import until
 
 TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 
@@ -23,12 +22,11 @@ class Cluster:
     """`ray start --head` on this machine: its address and its authentication token."""
 
     def __init__(self, cores: int = 2) -> None:
-        self.port = str(free_port())
         self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        output = self._ray("start", "--head", "--port", self.port, "--num-cpus", str(cores), "--include-dashboard", "false")
-        match = re.search(r"--address='([^']+)'", output)
+        output = self._ray("start", "--head", "--port", "0", "--num-cpus", str(cores), "--include-dashboard", "false")
+        match = re.search(r"--address='([^']+:(\d+))'", output)
         assert match, output
-        self.address = match[1]
+        self.address, self.port = match.groups()
 
     def _ray(self, *arguments: str) -> str:
         script = "from ray.scripts.scripts import main; main()"
@@ -48,9 +46,12 @@ class Cluster:
         return [pid for pid in self.processes() if pid not in before]
 
     def kill(self) -> None:
-        while alive := self.processes():
+        def killed() -> bool:
+            alive = self.processes()
             kill(alive)
-            time.sleep(0.1)
+            return not alive
+
+        until(killed, "end of Ray's processes")
 
 
 def kill(processes: list[int]) -> None:

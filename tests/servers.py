@@ -17,22 +17,25 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import DEADLINE_S
+
 LLAMA = """
 import os, sys, threading, time
+parent = os.getppid()
 import xllamacpp
 params = xllamacpp.CommonParams()
 params.model.path, params.port = sys.argv[1], int(sys.argv[2])
 params.hostnames = ["127.0.0.1"]
-params.n_parallel = int(sys.argv[5])
+params.n_parallel = int(sys.argv[4])
 params.n_ctx = 2048 * params.n_parallel
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-if sys.argv[6]:
-    params.model_alias = {sys.argv[6]}
-if sys.argv[4] == "exact":
+if sys.argv[5]:
+    params.model_alias = {sys.argv[5]}
+if sys.argv[3] == "exact":
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 server = xllamacpp.Server(params)
-while os.getppid() == int(sys.argv[3]):  # never outlives its test
+while os.getppid() == parent:  # never outlives its test
     time.sleep(0.5)
 os._exit(0)
 """
@@ -62,15 +65,15 @@ def serving(environment: dict[str, str], *command: str) -> Iterator[subprocess.P
         process.wait(timeout=60)
 
 
-def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
-    """Wait until a server is healthy; raises where it ends or takes too long."""
+def wait_for(url: str, poll: Callable[[], object], seconds: float = 300) -> None:
+    """Wait until a server is healthy; raises where it takes too long, or has ended: `poll` is then not None."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             urllib.request.urlopen(f"{url}/health", timeout=2).read()
             return
         except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
+            if poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server at {url} did not come up") from None
             time.sleep(0.2)
 
@@ -85,7 +88,7 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str
     process = start_llama(model, port, exact=exact, slots=slots, alias=alias)
     try:
         url = f"http://127.0.0.1:{port}"
-        wait_for(url, process)
+        wait_for(url, process.poll)
         yield url
     finally:
         process.kill()
@@ -93,9 +96,12 @@ def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str
 
 
 def start_llama(model: Path, port: int, *, exact: bool = False, slots: int = 2, alias: str = "") -> subprocess.Popen[bytes]:
-    options = [str(os.getpid()), "exact" if exact else "", str(slots), alias]
-    command = [sys.executable, "-c", LLAMA, str(model), str(port), *options]
+    command = llama_command(model, port, exact=exact, slots=slots, alias=alias)
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def llama_command(model: Path, port: int, *, exact: bool = False, slots: int = 2, alias: str = "") -> list[str]:
+    return [sys.executable, "-c", LLAMA, str(model), str(port), "exact" if exact else "", str(slots), alias]
 
 
 Answer = Callable[["FaultServer", str, dict[str, Any]], Any]
@@ -168,6 +174,7 @@ class FaultServer:
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 512
+            over = threading.Event()
 
             def handle_error(self, *_: Any) -> None:
                 pass
@@ -178,6 +185,7 @@ class FaultServer:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.server.over.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -198,12 +206,9 @@ def garbage() -> Fault:
     return Fault(lambda handler: handler.reply(200, b"<html>not json</html>"))
 
 
-def stall(seconds: float) -> Fault:
-    def play(handler: Any) -> None:
-        time.sleep(seconds)
-        handler.reply(200, {})
-
-    return Fault(play)
+def stall() -> Fault:
+    """No answer until the server ends."""
+    return Fault(lambda handler: handler.server.over.wait(DEADLINE_S))
 
 
 def cut() -> Fault:
@@ -226,16 +231,16 @@ def raw(body: bytes | str, code: int = 200, **headers: str) -> Fault:
     return Fault(lambda handler: handler.reply(code, content, sent_headers))
 
 
-def events(*lines: str, finish: bool = True, pause: float = 0.0) -> Fault:
+def events(*lines: str, finish: bool = True) -> Fault:
     """A stream of server-sent events, cut before its end where `finish` is False."""
     pieces = [f"data: {line}\n\n" for line in lines]
-    return chunked([*pieces, "data: [DONE]\n\n"] if finish else pieces, pause=pause)
+    return chunked([*pieces, "data: [DONE]\n\n"] if finish else pieces)
 
 
 def chunked(
     pieces: Iterable[bytes | str], *, pause: float = 0.0, content_type: str = "text/event-stream", **headers: str
 ) -> Fault:
-    """A body of unknown length, sent piece by piece until the client disconnects."""
+    """A body of unknown length, sent piece by piece, with so many seconds between two, until the client disconnects."""
 
     def play(handler: Any) -> None:
         handler.send_response(200)
@@ -248,7 +253,8 @@ def chunked(
             for piece in pieces:
                 handler.wfile.write(piece.encode() if isinstance(piece, str) else piece)
                 handler.wfile.flush()
-                time.sleep(pause)
+                if pause and handler.server.over.wait(pause):
+                    return
 
     return Fault(play)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from mill.api.registry import register_model, register_task, tasks
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Value
+from tests.waiting import hold
 
 N = 40
 
@@ -25,7 +25,7 @@ class ToyModel(MillModel):
     """Answers by hashing the prompt; fails where the prompt contains TOY_FAILS.
 
     Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds. Cleaning up takes TOY_CLEAN seconds.
-    Request number TOY_HOLD of a process never ends, or not before there is a larger number in the file TOY_HOLD.
+    Request number TOY_HOLD of a process is not answered, or not before there is a larger number in the file TOY_HOLD.
     """
 
     computed = 0
@@ -48,16 +48,11 @@ class ToyModel(MillModel):
             with Path(log).open("a") as handle:
                 handle.write(request.key + "\n")
         ToyModel.computed += 1
-        while ToyModel.computed >= self._most():
-            time.sleep(0.01)
+        hold(ToyModel.computed, "TOY_HOLD")
         fails = os.environ.get("TOY_FAILS")
         if fails and fails in request.text:
             raise ValueError(f"cannot read {fails}")
         return int(hashlib.sha256(request.key.encode()).hexdigest()[:6], 16)
-
-    def _most(self) -> int:
-        hold = os.environ.get("TOY_HOLD", str(sys.maxsize))
-        return int(hold if hold.isdigit() else Path(hold).read_text() or 0)
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
         return [Response(text=f"answer {self._note(request) % 5}", prompt_tokens=3, output_tokens=2) for request in batch]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 DEADLINE_S = 120.0
@@ -20,3 +23,14 @@ def until(condition: Callable[[], T], what: str | Callable[[], str], seconds: fl
             raise AssertionError(f"after {seconds:.0f} s there was still no {what() if callable(what) else what}")
         time.sleep(0.005)
     return value
+
+
+def hold(computed: int, variable: str) -> None:
+    """Keeps a model at work that has computed as many requests as the environment variable allows: a number, or a file that
+    holds one, in which the test writes a larger one."""
+
+    def most() -> int:
+        limit = os.environ.get(variable, str(sys.maxsize))
+        return int(limit if limit.isdigit() else Path(limit).read_text() or 0)
+
+    until(lambda: computed < most(), f"number above {computed} in {variable}")

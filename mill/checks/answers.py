@@ -14,8 +14,8 @@ from mill.api.task import Opaque, RenderSettings, Task, Value
 from mill.api.validate import convert
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
-from mill.runs.samples import ScoredSample, read_samples, score_sample
-from mill.runs.task_plan import hash_docs
+from mill.runs.sample_row import data_hash
+from mill.runs.samples import RunSample, read_samples, score_sample
 from mill.tasks.load import recorded_task
 from mill.tasks.suite import ANSWERED
 
@@ -40,7 +40,7 @@ class Answer:
     gold: Any
     text: str
     form: str = TEXT
-    doc_hash: str = ""
+    data_hash: str = ""
     request_key: str = ""
     """Digests of the sample's data and of its first request. Answers to different data are not compared, even if their ids
     are equal."""
@@ -82,36 +82,35 @@ class Answer:
         return self.finish_reason == "content_filter"
 
 
-def answers_of(task: Task, scored: Sequence[ScoredSample]) -> list[Answer]:
+def answers_of(task: Task, scored: Sequence[RunSample]) -> list[Answer]:
     """Only the first repeat of a sample: checks repeat whole runs instead."""
     return [_answer(task, sample) for sample in scored]
 
 
-def _answer(task: Task, scored: ScoredSample) -> Answer:
-    record = scored.record
-    responses = record.responses[0] if record.responses else []
+def _answer(task: Task, scored: RunSample) -> Answer:
+    responses = scored.responses[0] if scored.responses else []
     error = next((response.error for response in responses if response.failed), None)
-    if error is None and len(responses) < len(record.keys[0]):
+    if error is None and len(responses) < len(scored.keys[0]):
         error = "no response"
     if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
         error = scored.error
     form = _form(task)
-    extracted = None if error is not None else task.extracted(record.sample, responses)
+    extracted = None if error is not None else task.extracted(scored.sample, responses)
     names = scored.values if task.open_metrics else [name for name in task.metrics if name in scored.values]
     values = {name: scored.values[name][0] for name in names}
     metric, value = _compared_value(values)
     return Answer(
         task=task.name,
-        id=record.sample.id,
-        category=task.category(record.sample) or task.name,
-        prompt=record.prompt,
-        gold=record.target,
+        id=scored.sample.id,
+        category=task.category(scored.sample) or task.name,
+        prompt=scored.prompt,
+        gold=scored.target,
         text=_text(responses, extracted, form) if error is None else "",
         form=form,
-        doc_hash=hash_docs([record.sample.doc]),
-        request_key=record.keys[0][0] if record.keys and record.keys[0] else "",
+        data_hash=data_hash(scored.sample.doc),
+        request_key=scored.keys[0][0] if scored.keys and scored.keys[0] else "",
         extracted=extracted,
-        comparable=task.extracts(record.sample),
+        comparable=task.extracts(scored.sample),
         metric=metric,
         value=value if error is None else None,
         finish_reason=responses[-1].finish_reason if responses else None,

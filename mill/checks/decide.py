@@ -14,7 +14,7 @@ from mill.runs.claims import Claim
 from mill.runs.decisions import FIRST_BLOCK, UNIT, GroupTest, Range, describe_decision, next_block, value_range
 from mill.runs.evaluate import Plan, Run
 from mill.runs.outcome import Outcome
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 from mill.runs.stages import GroupOrder, make_orders
@@ -69,7 +69,7 @@ def _answer_block(runs: Sequence[Run], blocks: Sequence[Sequence[SampleState]], 
     return True
 
 
-def _first_metric(scored: ScoredSample) -> Range:
+def _first_metric(scored: RunSample) -> Range:
     name = next(iter(scored.values), "")
     return value_range(scored, name) if name else UNIT
 

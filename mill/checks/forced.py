@@ -126,10 +126,9 @@ def read_gaps(baseline: CompletedRun, candidate: CompletedRun) -> ForcedGaps:
 
 
 def _responses(completed: CompletedRun) -> dict[str, Response]:
-    records = [scored.record for scored in completed.outcome.scored[NAME]]
     return {
-        record.sample.id: record.responses[0][0] if record.responses[0] else Response(error="no response")
-        for record in records
+        one.sample.id: one.responses[0][0] if one.responses[0] else Response(error="no response")
+        for one in completed.outcome.scored[NAME]
     }
 
 

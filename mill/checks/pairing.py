@@ -162,17 +162,17 @@ class SampleContent(Protocol):
     def task(self) -> str: ...
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str | int: ...
 
     @property
-    def doc_hash(self) -> str: ...
+    def data_hash(self) -> str: ...
 
     @property
     def request_key(self) -> str: ...
 
 
 S = TypeVar("S", bound=SampleContent)
-Candidates = dict[tuple[str, str], dict[str, S]]
+Candidates = dict[tuple[str, str], dict[str | int, S]]
 """Task and digest -> the samples that are not paired yet, by id."""
 
 
@@ -216,7 +216,7 @@ def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
 
 
 def _digests(sample: SampleContent) -> list[str]:
-    return [digest for digest in (sample.doc_hash, sample.request_key) if digest] or [f"id {sample.id}"]
+    return [digest for digest in (sample.data_hash, sample.request_key) if digest] or [f"id {sample.id}"]
 
 
 def _take_partner(sample: S, candidates: Candidates[S], *, same_id: bool) -> S | None:

@@ -21,7 +21,7 @@ from mill.metrics.estimate import Estimate, pool
 from mill.metrics.finite_population import Stratum, stratified_mean
 from mill.metrics.paired import mean_of
 from mill.runs.recorded_run import RecordedRun
-from mill.runs.sample_values import Number, SampleValues
+from mill.runs.sample_row import Number, SampleRow
 from mill.runs.schema import BenchmarkResult
 
 MOST_SAMPLES = 200_000  # in memory
@@ -45,13 +45,13 @@ class ValueCache:
 
     def __init__(self, most: int = MOST_SAMPLES) -> None:
         self._most, self._count = most, 0
-        self._known: dict[tuple[Path, str], list[SampleValues]] = {}
+        self._known: dict[tuple[Path, str], list[SampleRow]] = {}
 
-    def values(self, run: RecordedRun, task: str) -> list[SampleValues]:
+    def rows(self, run: RecordedRun, task: str) -> list[SampleRow]:
         key = (run.path, task)
         found = self._known.pop(key, None)
         if found is None:
-            found = run.values(task)
+            found = run.light_rows(task)
             self._count += len(found)
             while self._known and self._count > self._most:
                 self._count -= len(self._known.pop(next(iter(self._known))))
@@ -64,11 +64,11 @@ class PairedRuns:
 
     def __init__(self, first: RecordedRun, second: RecordedRun, cache: ValueCache) -> None:
         self.first, self.second, self._cache = first, second, cache
-        self._last: tuple[str, Matches[SampleValues]] | None = None
+        self._last: tuple[str, Matches[SampleRow]] | None = None
 
-    def matches(self, task: str) -> Matches[SampleValues]:
+    def matches(self, task: str) -> Matches[SampleRow]:
         if self._last is None or self._last[0] != task:  # those of one task at a time: there may be many samples
-            sides = [self._cache.values(run, task) for run in (self.first, self.second)]
+            sides = [self._cache.rows(run, task) for run in (self.first, self.second)]
             self._last = task, match_content(sides[0], sides[1])
         return self._last[1]
 
@@ -94,7 +94,8 @@ class PairedRuns:
         matches = self.matches(task)
         if same_samples and matches.unpaired:
             return None
-        pairs = [(a.values[metric], b.values[metric]) for a, b in matches.pairs if metric in a.values and metric in b.values]
+        both = ((a.number(metric), b.number(metric)) for a, b in matches.pairs)
+        pairs = [(a, b) for a, b in both if a is not None and b is not None]
         plain = [(a, b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)]
         ratios = [(a, b) for a, b in pairs if isinstance(a, tuple) and isinstance(b, tuple)]
         recorded = [self._recorded_as(run, task, metric) for run in (self.first, self.second)]
@@ -111,9 +112,10 @@ class PairedRuns:
 
     def _recorded_as(self, run: RecordedRun, task: str, metric: str) -> str | None:
         """How the recorded score comes from the values of its samples; None where it does in none of the known ways."""
-        samples = [sample for sample in self._cache.values(run, task) if metric in sample.values]
-        found = _aggregation([sample.values[metric] for sample in samples], run.estimate(task, metric))
-        return MEAN if found is None and _is_stratified(run, task, metric, samples) else found
+        known = ((row.category or "", row.number(metric)) for row in self._cache.rows(run, task))
+        values = [(category, value) for category, value in known if value is not None]
+        found = _aggregation([value for _, value in values], run.estimate(task, metric))
+        return MEAN if found is None and _is_stratified(run, task, metric, values) else found
 
     def _benchmark(self, name: str, metric: str, *, same_samples: bool) -> ScoreDifference | None:
         """The mean of its tasks' differences, where both runs have the same tasks and a plain or weighted mean of them."""
@@ -157,20 +159,19 @@ def _aggregation(values: Sequence[Number], recorded: Estimate | None) -> str | N
     return next((name for name, of in RATIOS.items() if _equal(of([[one] for one in ratios]).value, recorded.value)), None)
 
 
-def _is_stratified(run: RecordedRun, task: str, metric: str, samples: Sequence[SampleValues]) -> bool:
+def _is_stratified(run: RecordedRun, task: str, metric: str, values: Sequence[tuple[str, Number]]) -> bool:
     """Whether the recorded score is the mean of a random sample with its categories weighted by their sizes. Over pairs of
     samples it is compared by plain means."""
     result, recorded = run.results.tasks.get(task), run.estimate(task, metric)
     if result is None or recorded is None or not run.is_random_sample(task) or result.sampled is None:
         return False
     groups: dict[str, list[float]] = {category: [] for category in result.sampled.strata}
-    for sample in samples:
-        value = sample.values[metric]
-        if not isinstance(value, float) or sample.category not in groups:
+    for category, value in values:
+        if not isinstance(value, float) or category not in groups:
             return False
-        groups[sample.category].append(value)
-    strata = [Stratum(values, result.sampled.strata[category]) for category, values in groups.items()]
-    return bool(samples) and _equal(stratified_mean(strata).value, recorded.value)
+        groups[category].append(value)
+    strata = [Stratum(of_one, result.sampled.strata[category]) for category, of_one in groups.items()]
+    return bool(values) and _equal(stratified_mean(strata).value, recorded.value)
 
 
 def _is_weighted(run: RecordedRun, name: str, metric: str, tasks: Sequence[str]) -> bool | None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from mill.api.errors import RunError, SpecError, UnknownName
+from mill.api.errors import SpecError, UnknownName
 from mill.api.printing import echo_data, one_line
-from mill.api.storage import json_text, read_lines
-from mill.api.validate import parse_json
+from mill.api.storage import json_text
 from mill.cli.values import FilePath, NamedChoice
 from mill.report.tables import print_table
 from mill.report.timing import print_timing
 from mill.report.transcript import transcript
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.samples import SampleRecord, read_samples
+from mill.runs.sample_row import PENDING, SampleRow, columns_of, unique_rows
+from mill.runs.samples import sample_of
 from mill.runs.schema import SessionEntry
 from mill.runs.shared import read_entries
 
@@ -60,22 +60,22 @@ def command(run: str, task: str | None, sample_id: str | None, repeat: int, timi
     if name not in names:
         raise UnknownName("task of this run", name, names, hint=f"it has {', '.join(names[:20])}")
     file = folder.samples_file(name)
-    records = {str(record.sample.id): record for record in read_samples(file)}  # which checks every line
-    rows = {str(row["id"]): row for row in _rows(file)}
+    rows = {str(row.id): row for _, row in unique_rows(file).values()}
     if sample_id is None:
         if form == JSON:
-            echo_data(json_text(list(rows.values()), indent=2) + "\n")
+            echo_data(json_text([columns_of(row) for row in rows.values()], indent=2) + "\n")
         else:
-            _list(rows, records)
+            _list(rows)
         return 0
-    if sample_id not in records:
+    if sample_id not in rows:
         raise UnknownName(
-            f"sample of {name}", sample_id, records, hint=f"`{shlex.join(['mill', 'show', str(run), name])}` lists them"
+            f"sample of {name}", sample_id, rows, hint=f"`{shlex.join(['mill', 'show', str(run), name])}` lists them"
         )
-    if repeat >= max(1, len(records[sample_id].responses)):
-        raise SpecError(f"--repeat {repeat}: sample {sample_id} has {len(records[sample_id].responses)} answers, from 0 on")
     row = rows[sample_id]
-    echo_data(json_text(row, indent=2) + "\n" if form == JSON else transcript(records[sample_id], row, repeat))
+    if repeat >= max(1, len(row.keys)):
+        raise SpecError(f"--repeat {repeat}: sample {sample_id} has {len(row.keys)} answers, from 0 on")
+    shown = json_text(columns_of(row), indent=2) + "\n" if form == JSON else transcript(row, sample_of(row), repeat)
+    echo_data(shown)
     return 0
 
 
@@ -88,19 +88,13 @@ def _show_timing(folder: RunFolder, form: str) -> int:
     return 0
 
 
-def _rows(file: Path) -> list[Mapping[str, Any]]:
-    lines = [line for _, line in read_lines(file) if line.strip()]
-    return [parse_json(line, f"{file}, line {number},", RunError) for number, line in enumerate(lines, 1)]
-
-
-def _list(rows: Mapping[str, Mapping[str, Any]], records: Mapping[str, SampleRecord]) -> None:
-    metrics = list(dict.fromkeys(name for row in rows.values() for name in row.get("values") or {}))[:3]
+def _list(rows: Mapping[str, SampleRow]) -> None:
+    metrics = list(dict.fromkeys(name for row in rows.values() for name in row.values))[:3]
     cells = []
-    for name, record in records.items():
-        row = rows[name]
-        values = [_cell((row.get("values") or {}).get(metric)) for metric in metrics]
-        rounds = str(len(record.responses[0])) if record.messages and record.responses else ""
-        text = row.get("error") or row.get("response") or row.get("extracted") or ""
+    for name, row in rows.items():
+        values = [_cell(row.values.get(metric)) for metric in metrics]
+        rounds = str(len(row.responses[0])) if row.messages and row.responses else ""
+        text = row.error or row.response or row.extracted or ("not answered" if row.status == PENDING else "")
         cells.append([name, *values, rounds, one_line(str(text))[:_SHOWN]])
     columns = ["id", *metrics, "rounds", "response"]
     if not any(row[-2] for row in cells):

@@ -15,13 +15,16 @@ from typing import IO, Any
 from uuid import UUID
 
 from mill.api.printing import utf8
+from mill.api.response import Response
 from mill.api.storage import json_text, short_name, slug, write_atomically
 from mill.api.warnings import warn
 from mill.export.hub import dataset_of
-from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better, mean_of
-from mill.export.sample import ExportedSample, SampleRepeat, message_text, read_sample
+from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better
+from mill.export.sample import message_text, messages_before, shown_text, target_text
 from mill.metrics.estimate import Estimate
 from mill.report.partial import sampled_sentences
+from mill.runs.sample_row import PENDING, SampleRow
+from mill.runs.samples import RunSample, sample_of
 from mill.runs.schema import TaskResult
 
 SCHEMA = "0.3.0"
@@ -146,41 +149,41 @@ class ResultLog:
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         for row in self._run.rows(self._result.task):
-            sample = read_sample(row)
-            if sample.unanswered or not sample.repeats:
+            if row.status == PENDING:
                 continue
+            sample = sample_of(row)
             for name in self.metrics:
-                value = 0.0 if sample.error is not None else mean_of(row, name)
+                value = 0.0 if row.error is not None else row.mean(name)
                 if value is not None and finite(value):
-                    yield self._line(sample, name, value)
+                    yield self._line(row, sample, name, value)
 
-    def _line(self, sample: ExportedSample, metric: str, value: float) -> dict[str, Any]:
-        repeats, prompt = sample.repeats, str(sample.row.get("unrendered") or sample.row["prompt"])
-        answer = sample.row.get("extracted")
-        agentic = any(response.tool_calls for repeat in repeats for response in repeat.responses)
-        attribution = [] if answer is None else [_attribution(str(answer), sample)]
+    def _line(self, row: SampleRow, sample: RunSample, metric: str, value: float) -> dict[str, Any]:
+        prompt, target, dialog = row.unrendered or row.prompt, target_text(row), bool(row.messages)
+        responses = [response for repeat in sample.responses for response in repeat]
+        agentic = any(response.tool_calls for response in responses)
+        attribution: list[dict[str, Any]] = [] if row.extracted is None else [_attribution(row, sample)]
         return {
             "schema_version": SCHEMA,
             "evaluation_id": self._id,
             "model_id": self.model_id,
             "evaluation_name": clean(self._result.task),
             "evaluation_result_id": clean(metric),
-            "sample_id": sample.id,
-            "sample_hash": hashlib.sha256(utf8(prompt + sample.target)).hexdigest(),
-            "interaction_type": "agentic" if agentic else "multi_turn" if sample.is_dialog else "single_turn",
+            "sample_id": str(row.id),
+            "sample_hash": hashlib.sha256(utf8(prompt + target)).hexdigest(),
+            "interaction_type": "agentic" if agentic else "multi_turn" if dialog else "single_turn",
             "input": {
                 "raw": prompt,
-                "formatted": str(sample.row["prompt"]),
-                "reference": [sample.target],
-                "choices": sample.choices or None,
+                "formatted": row.prompt,
+                "reference": [target],
+                "choices": row.choices or None,
             },
-            **_answers(sample, agentic or sample.is_dialog),
+            **_answers(row, sample, agentic or dialog),
             "answer_attribution": attribution,
-            "evaluation": {"score": value, "is_correct": sample.error is None and value == 1.0},
-            "token_usage": _token_usage(repeats),
-            "performance": _performance(repeats),
-            "error": sample.error,
-            "metadata": flatten({"category": sample.row.get("category"), "finish_reason": sample.row.get("finish_reason")}),
+            "evaluation": {"score": value, "is_correct": row.error is None and value == 1.0},
+            "token_usage": _token_usage(responses),
+            "performance": _performance(responses),
+            "error": row.error,
+            "metadata": flatten({"category": row.category, "finish_reason": row.finish_reason}),
         }
 
 
@@ -215,16 +218,18 @@ def _generation(run: ExportedRun) -> dict[str, Any]:
     return {"generation_args": {**known, **command}, "additional_details": flatten(run.settings)}
 
 
-def _answers(sample: ExportedSample, with_messages: bool) -> dict[str, Any]:
+def _answers(row: SampleRow, sample: RunSample, with_messages: bool) -> dict[str, Any]:
     """The responses of all repeats, or the messages of the first one."""
     if with_messages:
-        return {"output": None, "messages": _messages(sample.repeats[0])}
-    texts = [repeat.text if repeat.text is not None else sample.chosen or "" for repeat in sample.repeats]
-    reasoning = [repeat.responses[-1].reasoning or "" for repeat in sample.repeats if repeat.responses]
+        return {"output": None, "messages": _messages(sample)}
+    found = [shown_text(responses) for responses in sample.responses]
+    texts = [text if text is not None else row.chosen or "" for text in found]
+    reasoning = [responses[-1].reasoning or "" for responses in sample.responses if responses]
     return {"output": {"raw": texts, "reasoning_trace": reasoning if any(reasoning) else None}, "messages": None}
 
 
-def _messages(repeat: SampleRepeat) -> list[dict[str, Any]]:
+def _messages(sample: RunSample) -> list[dict[str, Any]]:
+    """Those of the first repeat, with its last response."""
     messages: list[dict[str, Any]] = [
         {
             "role": str(message.get("role") or "user"),
@@ -236,9 +241,9 @@ def _messages(repeat: SampleRepeat) -> list[dict[str, Any]]:
             or None,
             "tool_call_id": [str(message["tool_call_id"])] if message.get("tool_call_id") else None,
         }
-        for message in repeat.before
+        for message in messages_before(sample, 0)
     ]
-    for last in repeat.responses[-1:]:
+    for last in sample.responses[0][-1:]:
         calls = [_call(index, call.name, call.text, call.id) for index, call in enumerate(last.tool_calls)]
         answer = {"role": "assistant", "content": last.text, "reasoning_trace": last.reasoning, "tool_calls": calls or None}
         messages.append(answer)
@@ -255,29 +260,29 @@ def _call(index: int, name: str, arguments: str, call_id: str) -> dict[str, Any]
     return {"id": call_id or str(index), "name": str(name), "arguments": {"json": str(arguments)}}
 
 
-def _attribution(answer: str, sample: ExportedSample) -> dict[str, Any]:
-    turn = max(0, len(_messages(sample.repeats[0])) - 1) if sample.is_dialog else 0
-    source = f"messages[{turn}].content" if sample.is_dialog else "output.raw"
-    method = "argmax of log-probabilities" if sample.chosen is not None else "custom"
+def _attribution(row: SampleRow, sample: RunSample) -> dict[str, Any]:
+    turn = max(0, len(_messages(sample)) - 1) if row.messages else 0
+    source = f"messages[{turn}].content" if row.messages else "output.raw"
+    method = "argmax of log-probabilities" if row.chosen is not None else "custom"
     return {
         "turn_idx": turn,
         "source": source,
-        "extracted_value": answer,
+        "extracted_value": str(row.extracted),
         "extraction_method": method,
         "is_terminal": True,
     }
 
 
-def _token_usage(repeats: Sequence[SampleRepeat]) -> dict[str, Any] | None:
-    responses = [response for repeat in repeats for response in repeat.responses if response.prompt_tokens is not None]
-    if not responses:
+def _token_usage(responses: Sequence[Response]) -> dict[str, Any] | None:
+    counted = [response for response in responses if response.prompt_tokens is not None]
+    if not counted:
         return None
-    prompt, output = sum(one.prompt_tokens or 0 for one in responses), sum(one.output_tokens or 0 for one in responses)
-    reasoning = [one.reasoning_tokens for one in responses if one.reasoning_tokens is not None]
+    prompt, output = sum(one.prompt_tokens or 0 for one in counted), sum(one.output_tokens or 0 for one in counted)
+    reasoning = [one.reasoning_tokens for one in counted if one.reasoning_tokens is not None]
     total = {"input_tokens": prompt, "output_tokens": output, "total_tokens": prompt + output}
     return {**total, "reasoning_tokens": sum(reasoning) if reasoning else None}
 
 
-def _performance(repeats: Sequence[SampleRepeat]) -> dict[str, Any] | None:
-    seconds = [one.seconds for repeat in repeats for one in repeat.responses if one.seconds is not None]
+def _performance(responses: Sequence[Response]) -> dict[str, Any] | None:
+    seconds = [one.seconds for one in responses if one.seconds is not None]
     return {"latency_ms": 1000 * sum(seconds)} if seconds else None

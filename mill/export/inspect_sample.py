@@ -8,11 +8,13 @@ from typing import Any
 from mill.api.response import Response
 from mill.api.tools import MALFORMED, OK, TIMED_OUT, ToolResult
 from mill.export.run import ExportedRun, is_number
-from mill.export.sample import ExportedSample, Message, SampleRepeat, message_text, read_sample
+from mill.export.sample import Message, message_text, messages_before, repeat_values, shown_text, target_text
+from mill.runs.sample_row import PENDING, SampleRow
+from mill.runs.samples import RunSample, sample_of
 
 _STOP = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 _ERRORS = {TIMED_OUT: "timeout", MALFORMED: "parsing"}
-_DETAILS = ("category", "choice_logprobs", "details", "judgements", "media")
+_DETAILS = ("category", "flags", "choice_logprobs", "details", "judgements", "media")
 
 
 def model_name(run: ExportedRun) -> str:
@@ -24,53 +26,55 @@ def inspect_samples(run: ExportedRun, task: str) -> list[Any]:
     """An `EvalSample` for each repeat of each sample, but of those without a response yet."""
     found = []
     for row in run.rows(task):
-        sample = read_sample(row)
-        if not sample.unanswered:
-            found += [_sample(run, sample, epoch) for epoch in range(1, len(sample.repeats) + 1)]
+        if row.status != PENDING:
+            sample = sample_of(row)
+            found += [_sample(run, row, sample, repeat) for repeat in range(len(sample.responses))]
     return found
 
 
-def _sample(run: ExportedRun, sample: ExportedSample, epoch: int) -> Any:
+def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) -> Any:
     from inspect_ai.log import EvalError, EvalSample
 
-    repeat, error = sample.repeats[epoch - 1], sample.error
-    messages, prompt = _messages(sample, repeat)
-    usage = [found for response in repeat.responses if (found := _usage(response)) is not None]
-    seconds = [response.seconds for response in repeat.responses if response.seconds is not None]
+    responses, error = sample.responses[repeat], row.error
+    messages, prompt = _messages(row, sample, repeat)
+    usage = [found for response in responses if (found := _usage(response)) is not None]
+    seconds = [response.seconds for response in responses if response.seconds is not None]
     return EvalSample(
-        id=sample.id,
-        epoch=epoch,
+        id=str(row.id),
+        epoch=repeat + 1,
         input=prompt[0].text if len(prompt) == 1 and prompt[0].role == "user" else prompt,
-        choices=sample.choices or None,
-        target=sample.target,
+        choices=row.choices or None,
+        target=target_text(row),
         messages=messages,
-        output=_output(repeat, messages, run.model),
-        scores=_scores(repeat) if error is None else None,
-        metadata=_metadata(sample, repeat),
+        output=_output(responses, messages, run.model),
+        scores=_scores(row, sample, repeat) if error is None else None,
+        metadata=_metadata(row, responses),
         model_usage={model_name(run): _total(usage)} if usage else {},
         total_time=sum(seconds) if seconds else None,
         error=None if error is None else EvalError(message=error, traceback=error, traceback_ansi=error),
     )
 
 
-def _messages(sample: ExportedSample, repeat: SampleRepeat) -> tuple[list[Any], list[Any]]:
+def _messages(row: SampleRow, sample: RunSample, repeat: int) -> tuple[list[Any], list[Any]]:
     """All messages of a repeat, and those that were given to the model at first. The last messages of the assistant are
     responses, with the results of their calls behind them; earlier ones are examples."""
-    before = [_message(message) for message in repeat.before]
+    given, responses = messages_before(sample, repeat), sample.responses[repeat]
+    before = [_message(message) for message in given]
     answers = [index for index, message in enumerate(before) if message.role == "assistant"]
-    generated = answers[len(answers) - (len(repeat.responses) - 1) :] if sample.is_dialog else []
-    for index, response in zip(generated, repeat.responses, strict=False):
-        ids = [str(call.get("id") or "") for call in repeat.before[index].get("tool_calls") or ()]
+    generated = answers[len(answers) - (len(responses) - 1) :] if sample.messages else []
+    for index, response in zip(generated, responses, strict=False):
+        ids = [str(call.get("id") or "") for call in given[index].get("tool_calls") or ()]
         answer, results = _answer(response, response.text or "", ids), _results(response, ids)
         before[index] = answer
         for offset, result in enumerate(results, index + 1):
             if offset < len(before) and before[offset].role == "tool":
                 before[offset] = result
     first = generated[0] if generated else len(before)
-    if not repeat.responses or repeat.responses[-1].failed:
+    if not responses or responses[-1].failed:
         return before, before[:first]
-    text = repeat.text if repeat.text is not None else sample.chosen or ""
-    return [*before, _answer(repeat.responses[-1], text), *_results(repeat.responses[-1])], before[:first]
+    text = shown_text(responses)
+    answer = _answer(responses[-1], text if text is not None else row.chosen or "")
+    return [*before, answer, *_results(responses[-1])], before[:first]
 
 
 def _message(message: Message) -> Any:
@@ -121,14 +125,14 @@ def _call_ids(response: Response, ids: Sequence[str]) -> list[str]:
     return [call.id or str(index) for index, call in enumerate(response.tool_calls)]
 
 
-def _output(repeat: SampleRepeat, messages: list[Any], model: str) -> Any:
+def _output(responses: Sequence[Response], messages: list[Any], model: str) -> Any:
     from inspect_ai.model import ChatCompletionChoice, ModelOutput
 
     answers = [message for message in messages if message.role == "assistant" and message.source == "generate"]
-    if not repeat.responses or repeat.responses[-1].failed or not answers:
-        error = next((response.error for response in repeat.responses if response.failed), None)
+    if not responses or responses[-1].failed or not answers:
+        error = next((response.error for response in responses if response.failed), None)
         return ModelOutput(model=model, error=error)
-    last = repeat.responses[-1]
+    last = responses[-1]
     reason: Any = _STOP.get(last.finish_reason or "", "unknown")
     choices = [ChatCompletionChoice(message=answers[-1], stop_reason=reason)]
     return ModelOutput(model=model, choices=choices, usage=_usage(last), time=last.seconds)
@@ -155,12 +159,13 @@ def _total(usage: list[Any]) -> Any:
     return total
 
 
-def _scores(repeat: SampleRepeat) -> dict[str, Any]:
+def _scores(row: SampleRow, sample: RunSample, repeat: int) -> dict[str, Any]:
     """Metrics without a value for this sample have no score."""
     from inspect_ai.scorer import Score
 
-    answer = None if repeat.extracted is None else str(repeat.extracted)
-    values = {name: _score_value(value) for name, value in repeat.values.items()}
+    extracted = sample.extracted_repeats or [sample.extracted]
+    answer = str(extracted[repeat]) if repeat < len(extracted) and extracted[repeat] is not None else None
+    values = {name: _score_value(value) for name, value in repeat_values(row, repeat).items()}
     return {name: Score(value=value, answer=answer) for name, value in values.items() if value is not None}
 
 
@@ -172,7 +177,7 @@ def _score_value(value: Any) -> Any:
     return {str(name): _score_value(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def _metadata(sample: ExportedSample, repeat: SampleRepeat) -> dict[str, Any]:
-    shown = {name: sample.row[name] for name in _DETAILS if sample.row.get(name)}
-    scores = [response.score for response in repeat.responses if response.score is not None]
-    return {**shown, **({"logprobs": scores} if scores else {}), "doc": sample.row["doc"]}
+def _metadata(row: SampleRow, responses: Sequence[Response]) -> dict[str, Any]:
+    shown = {name: value for name in _DETAILS if (value := getattr(row, name))}
+    scores = [response.score for response in responses if response.score is not None]
+    return {**shown, **({"logprobs": scores} if scores else {}), "doc": row.doc}

@@ -14,10 +14,12 @@ from mill.api.printing import utf8
 from mill.api.storage import short_name, write_atomically
 from mill.api.task import TaskType
 from mill.api.warnings import warn
-from mill.export.run import ExportedRun, clean, is_number, lower_is_better, mean_of, result_name
-from mill.export.sample import ExportedSample, read_sample
+from mill.export.run import ExportedRun, clean, is_number, lower_is_better, result_name
+from mill.export.sample import repeat_values, shown_text, target_text
 from mill.metrics.estimate import Estimate
 from mill.report.partial import first_rows, sampled_sentences
+from mill.runs.sample_row import SampleRow
+from mill.runs.samples import RunSample, sample_of
 from mill.runs.schema import BenchmarkResult, TaskResult
 
 NO_FILTER = "none"
@@ -177,16 +179,15 @@ class TaskLines:
     def _lines(self) -> Iterator[dict[str, Any]]:
         numbered = self._run.counts[self._task].decimal_ids
         for index, row in enumerate(self._run.rows(self._task)):
-            sample = read_sample(row)
-            if sample.error is None and any(repeat.responses for repeat in sample.repeats):
-                yield from self._filters(sample, int(sample.id) if numbered else index)
+            if row.error is None and any(row.responses):
+                yield from self._filters(row, int(row.id) if numbered else index)
 
-    def _filters(self, sample: ExportedSample, doc_id: int) -> Iterator[dict[str, Any]]:
+    def _filters(self, row: SampleRow, doc_id: int) -> Iterator[dict[str, Any]]:
         """lm-eval has a line for each filter of a metric: `exact_match,strict-match`."""
-        arguments, resps = _requests(sample, self._run.settings.get("gen_kwargs") or {})
-        target, doc = _target(sample), sample.row["doc"]
+        arguments, resps = _requests(row, sample_of(row), self._run.settings.get("gen_kwargs") or {})
+        target, doc = _target(row), row.doc
         by_filter: dict[str, dict[str, Any]] = {}
-        for metric, value in (sample.repeats[0].values if len(sample.repeats) == 1 else _means(sample)).items():
+        for metric, value in (repeat_values(row, 0) if len(row.keys) == 1 else _means(row)).items():
             name, comma, filter_name = metric.rpartition(",")
             by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = _plain(value)
         for filter_name, metrics in (by_filter or {NO_FILTER: {}}).items():
@@ -209,18 +210,17 @@ class TaskLines:
             }
 
 
-def _requests(sample: ExportedSample, gen_kwargs: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
+def _requests(row: SampleRow, sample: RunSample, gen_kwargs: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:
     """The arguments of each request, and its responses: one for each repeat, numbers as texts."""
-    row, repeats = sample.row, [repeat.responses for repeat in sample.repeats]
-    if sample.is_dialog:  # the last round stands for the dialog, of which lm-eval has one round
-        return [[str(row["prompt"]), dict(gen_kwargs)]], [[repeat.text or "" for repeat in sample.repeats]]
+    repeats, continuations = sample.responses, row.continuations
+    if row.messages:  # the last round stands for the dialog, of which lm-eval has one round
+        return [[row.prompt, dict(gen_kwargs)]], [[shown_text(repeat) or "" for repeat in repeats]]
     count = min(map(len, repeats))
-    prompts = row.get("prompts") or [row["prompt"]] * count
-    continuations = row["continuations"]
+    prompts = row.prompts or [row.prompt] * count
     arguments: list[list[Any]] = []
     resps: list[list[Any]] = []
     for index in range(count):
-        context, draws = str(prompts[min(index, len(prompts) - 1)]), [repeat[index] for repeat in repeats]
+        context, draws = prompts[min(index, len(prompts) - 1)], [repeat[index] for repeat in repeats]
         if draws[0].score is None:
             arguments.append([context, dict(gen_kwargs)])
             resps.append([draw.text if draw.text is not None else draw.label or "" for draw in draws])
@@ -233,10 +233,11 @@ def _requests(sample: ExportedSample, gen_kwargs: Mapping[str, Any]) -> tuple[li
     return arguments, resps
 
 
-def _target(sample: ExportedSample) -> str:
+def _target(row: SampleRow) -> str:
     """The gold answer; of multiple choice the index of the choice, as in lm-eval."""
-    found = [index for index, choice in enumerate(sample.choices) if choice == sample.target]
-    return str(found[0]) if len(found) == 1 else sample.target
+    target = target_text(row)
+    found = [index for index, choice in enumerate(row.choices or ()) if choice == target]
+    return str(found[0]) if len(found) == 1 else target
 
 
 def _plain(value: Any) -> Any:
@@ -246,8 +247,8 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
-def _means(sample: ExportedSample) -> dict[str, Any]:
-    return {name: mean_of(sample.row, name) for name in sample.row.get("values", {})}
+def _means(row: SampleRow) -> dict[str, Any]:
+    return {name: row.mean(name) for name in row.values}
 
 
 def _hash(text: str) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.storage import json_text, write_atomically
-from mill.export.run import ExportedRun, clean, is_number, mean_of
+from mill.export.run import ExportedRun, clean, is_number
 from mill.report.collect import COLUMNS, NUMBERS
 from mill.report.partial import decision_text, sampled_text
+from mill.runs.sample_row import SampleRow
 
 BATCH = 5_000  # rows in memory
 _COUNTS = ("n_shots", "n", "failed", "total")
@@ -63,12 +64,12 @@ def run_row(run: ExportedRun) -> dict[str, Any]:
     }
 
 
-def sample_row(run: ExportedRun, task: str, row: Mapping[str, Any], metrics: Mapping[str, str]) -> dict[str, Any]:
+def sample_row(run: ExportedRun, task: str, row: SampleRow, metrics: Mapping[str, str]) -> dict[str, Any]:
     """A sample with the columns of its file that are flat, those that are not as JSON."""
     names = {"run": run.uid, "model": run.model, "settings": clean(run.folder.path.absolute().name), "task": clean(task)}
-    flat = {name: _cast(kind, row.get(name)) for name, kind in _SAMPLES.items() if name not in names}
-    values = {column: mean_of(row, name) if name in row.get("values", {}) else None for name, column in metrics.items()}
-    return {**flat, **names, "id": str(row["id"]), **{name: json_text(row.get(name)) for name in _JSON}, **values}
+    flat = {name: _cast(kind, getattr(row, name)) for name, kind in _SAMPLES.items() if name not in names}
+    values = {column: row.mean(name) if name in row.values else None for name, column in metrics.items()}
+    return {**flat, **names, "id": str(row.id), **{name: json_text(getattr(row, name)) for name in _JSON}, **values}
 
 
 def _score(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +141,8 @@ _SCORES = {
     },
 }
 _SAMPLES = {
-    **dict.fromkeys(("run", "model", "settings", "task", "id", "category", "prompt", "target"), "string"),
+    **dict.fromkeys(("run", "model", "settings", "task", "id", "category", "status"), "string"),
+    **dict.fromkeys(("prompt", "target"), "string"),
     **dict.fromkeys(("response", "reasoning", "extracted"), "string"),
     "choices": "list string",
     "chosen": "string",
@@ -149,6 +151,6 @@ _SAMPLES = {
     **dict.fromkeys(("error", "finish_reason"), "string"),
     **dict.fromkeys(("prompt_tokens", "output_tokens", "reasoning_tokens"), "int64"),
     "seconds": "double",
-    **dict.fromkeys(("truncated", "truncated_reasoning"), "bool"),
+    "flags": "list string",
     **dict.fromkeys(_JSON, "string"),
 }

@@ -27,8 +27,8 @@ from mill.report.collect import score_rows
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.ledger import spent_so_far
 from mill.runs.manifest import shown_command
-from mill.runs.sample_status import NOT_ANSWERED
-from mill.runs.samples import read_rows
+from mill.runs.sample_row import FAILED as FAILED_SAMPLE
+from mill.runs.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row
 from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
 
 FINISHED, STOPPED, INTERRUPTED = "finished", "stopped", "interrupted"
@@ -54,14 +54,14 @@ class SampleCount:
     def planned(self) -> int:
         return self.done + self.unanswered
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        pending = row.get("error") == NOT_ANSWERED
+    def add(self, row: SampleRow) -> None:
+        pending = row.status == PENDING
         self.done += not pending
         self.unanswered += pending
-        self.failed += row.get("error") not in (None, NOT_ANSWERED)
-        self.responses += sum(map(len, row["responses"]))
-        self.decimal_ids = self.decimal_ids and is_decimal(row["id"])
-        self.metrics |= dict.fromkeys(row.get("values", {}))
+        self.failed += row.status == FAILED_SAMPLE
+        self.responses += sum(map(len, row.responses))
+        self.decimal_ids = self.decimal_ids and is_decimal(row.id)
+        self.metrics |= dict.fromkeys(row.values)
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,13 @@ class ExportedRun:
         rows = score_rows(self.model, self.folder, tasks, benchmarks)
         return [{**row, "run": self.uid} for row in rows]
 
-    def rows(self, task: str) -> Iterator[dict[str, Any]]:
+    def rows(self, task: str) -> Iterator[SampleRow]:
         """The samples of a task as in its file, without lone surrogates; none where there is no file yet."""
         file = self.folder.samples_file(task)
         if file.exists():
-            for _, row in read_rows(file):
-                yield without_surrogates(row)
+            for where, row in read_rows(file):
+                clean_row = without_surrogates({**columns_of(row), "escaped": False}) if row.escaped else None
+                yield row if clean_row is None else whole_row(clean_row, where)
 
     @cached_property
     def counts(self) -> dict[str, SampleCount]:
@@ -213,16 +214,6 @@ def select_runs(paths: list[Path]) -> tuple[list[ExportedRun], int]:
 
 def result_name(result: TaskResult | BenchmarkResult) -> str:
     return result.task if isinstance(result, TaskResult) else result.benchmark
-
-
-def mean_of(row: Mapping[str, Any], metric: str) -> float | None:
-    """The value of a sample: that of its flat column, or the mean over repeats where that is not finite."""
-    flat = row.get(f"metric_{metric}", row.get(metric))
-    if isinstance(flat, (int, float)) and not isinstance(flat, bool):
-        return float(flat)
-    given = row.get("values", {}).get(metric, [])
-    numbers = [float(value) for value in given if is_number(value)]
-    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(given) else None
 
 
 def is_number(value: Any) -> bool:

@@ -3,16 +3,17 @@
 The guarantee is one of sampling alone: the samples must come in an order that is uniformly random and fixed before anything
 is computed. A claim that is decided is wrong with a probability of at most alpha, no matter when and how often it is read.
 
-Values between 0 and 1 are evidence by betting. A bettor stakes a share of the capital on the next value being above its expectation, which the candidate mean and the values
-so far determine. If the mean is at most the candidate, no bet is favourable, and the capital reaches 1 / alpha at any time
-with a probability of at most alpha (Ville's inequality; Waudby-Smith and Ramdas 2023). The capital is the mean over bettors
-with different fixed shares of the largest bet that cannot lose everything. It falls as the candidate rises, so a candidate
-that is refuted refutes all below it.
+Values between 0 and 1 are evidence by betting. A bettor stakes a share of the capital on the next value being above its
+expectation, which the candidate mean and the values so far determine. If the mean is at most the candidate, no bet is
+favourable, and the capital reaches 1 / alpha at any time with a probability of at most alpha (Ville's inequality;
+Waudby-Smith and Ramdas 2023). The capital is the mean over bettors with different fixed shares of the largest bet that
+cannot lose everything. It falls as the candidate rises, so a candidate that is refuted refutes all below it.
 
-Zeros and ones have sharper evidence. That against a number of ones in the population is the probability of the sample if the
-true share is above, divided by its probability if it is this number. If it is, the ratio ever reaches 1 / alpha with a probability of at most alpha
-(Ville's inequality; Waudby-Smith and Ramdas 2020 use it as the ratio of prior and posterior). "Above" is a beta distribution
-that is centred at the candidate and cut off below it: unlike a prior of all shares, it needs no samples to be fitted.
+Zeros and ones have sharper evidence. That against a number of ones in the population is the probability of the sample if
+the true share is above, divided by its probability if it is this number. If it is, the ratio ever reaches 1 / alpha with a
+probability of at most alpha (Ville's inequality; Waudby-Smith and Ramdas 2020 use it as the ratio of prior and posterior).
+"Above" is a beta distribution that is centred at the candidate and cut off below it: unlike a prior of all shares, it needs
+no samples to be fitted.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 from mill.checks.score_difference import PairedRuns
 from mill.runs.recorded_run import RecordedRun
+from mill.runs.sample_row import SampleRow
 from mill.runs.schema import TaskResult
 
 MOST_NAMED = 8
@@ -58,8 +59,12 @@ def task_warnings(pair: PairedRuns, name: str) -> list[str]:
         found.append(
             f"{name}: {n} samples are in both runs, {matches.unpaired} in one only; the difference is over those in both"
         )
-    valueless = sum(set(first.values) != set(second.values) for first, second in matches.pairs)
+    valueless = sum(_valued(first) != _valued(second) for first, second in matches.pairs)
     if valueless:
         found.append(f"{name}: {valueless} of {n} samples have a value in one run only, and are left out of the difference")
-    prompts = sum(first.prompt_hash != second.prompt_hash for first, second in matches.pairs)
+    prompts = sum(first.prompt != second.prompt for first, second in matches.pairs)
     return [*found, f"{name}: {prompts} of {n} prompts differ"] if prompts else found
+
+
+def _valued(row: SampleRow) -> set[str]:
+    return {metric for metric in row.values if row.number(metric) is not None}

@@ -13,10 +13,11 @@ from mill.report.about import About, listed
 from mill.report.checks import details, explanations, metric_groups, task_table
 from mill.report.escape import escape
 from mill.report.index import index_rows
-from mill.report.run_samples import ShownSample
+from mill.report.run_samples import shown_choices, shown_values
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, NUMBERS, score_table
 from mill.report.sections import CheckSection, Section
+from mill.runs.sample_row import SampleRow, flag_words
 
 SAMPLES = 20  # shown of each task; the page has more
 
@@ -88,18 +89,18 @@ def run_markdown(run: RunSection) -> str:
     return "\n".join(lines)
 
 
-def _sample(sample: ShownSample) -> list[str]:
+def _sample(sample: SampleRow) -> list[str]:
     """Texts are in code blocks, whose fence is longer than any in them."""
-    facts = [f"{name} {text}" for name, text in sample.values.items()]
-    lines = [f"- **{sample.kind}** {escape(' · '.join(filter(None, (sample.id, sample.category, *facts))))}", ""]
+    facts, choices = [*shown_values(sample), *map(flag_words, sample.flags)], shown_choices(sample)
+    lines = [f"- **{sample.status}** {escape(' · '.join(filter(None, (str(sample.id), sample.category, *facts))))}", ""]
     for name, text in sample_texts(sample):
         lines += [f"  {name}:", "", *_block(text), ""]
-    for text, score in sample.choices:
+    for text, score in choices:
         lines.append(f"  - {escape(text)}: {'-' if score is None else f'{score:.3f}'}")
-    return [*lines, ""] if sample.choices else lines
+    return [*lines, ""] if choices else lines
 
 
-def sample_texts(sample: ShownSample) -> list[tuple[str, str]]:
+def sample_texts(sample: SampleRow) -> list[tuple[str, str]]:
     """The texts of a sample with their names, those that it has."""
     found = {
         "prompt": sample.prompt,

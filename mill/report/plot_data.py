@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.api.budget import Price, TokenUsage
-from mill.metrics.calibration import Calibration, calibration
+from mill.metrics.calibration import Calibration, calibration, choice_confidence
 from mill.metrics.estimate import Estimate
 from mill.report.partial import mean_of_tasks
 from mill.report.tables import drawable
 from mill.runs.recorded_run import RecordedRun
+from mill.runs.sample_row import FAILED, PENDING, SampleRow
 
 SAMPLES = 1_000  # dollars are for so many samples
 LOG_RATIO = 20  # of the largest to the smallest cost, from which on an axis is logarithmic
@@ -202,11 +203,17 @@ def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -
 
 def _read(run: RecordedRun, task: str) -> _Usage:
     usage = _Usage()
-    for sample in run.usage(task):
-        if sample.prompt_tokens is not None or sample.output_tokens is not None:
+    for (prompt, output), confidence, correct in run.gather(task, _taken):
+        if prompt is not None or output is not None:
             usage.counted += 1
-            usage.prompt += sample.prompt_tokens or 0
-            usage.output += sample.output_tokens or 0
-        if sample.confidence is not None and sample.correct is not None:
-            usage.answers.append((sample.confidence, sample.correct))
+            usage.prompt += prompt or 0
+            usage.output += output or 0
+        if confidence is not None and correct is not None:
+            usage.answers.append((confidence, correct))
     return usage
+
+
+def _taken(row: SampleRow) -> tuple[tuple[int | None, int | None], float | None, bool | None]:
+    """The tokens of a sample; of multiple choice, the probability of the choice and whether it is right."""
+    scored = row.status not in (FAILED, PENDING)
+    return row.tokens(), choice_confidence(row.choice_logprobs or ()) if scored else None, row.correct if scored else None

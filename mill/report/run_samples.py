@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from mill.api.storage import json_text
-from mill.runs.samples import read_rows
+from mill.runs.sample_row import FAILED, PENDING, SampleRow, read_rows
 
 MAX_SAMPLES = 200  # of a task
 MAX_IN_RUN = 1000  # of all tasks of a run together
@@ -18,33 +18,17 @@ MAX_CHARS = 4000  # of a text
 MAX_ERRORS = 20  # different errors of a task
 FIRST_IDS = 5  # samples that are named for an error
 MAX_CHOICES = 26
-FAILED, WRONG, RIGHT, SCORED, UNANSWERED = "failed", "wrong", "right", "scored", "unanswered"
-
-
-@dataclass(frozen=True)
-class ShownSample:
-    """A sample as a report shows it; the texts are cut. `kind` is failed, wrong, right, scored for other values, or
-    unanswered in a run that was not finished."""
-
-    id: str
-    category: str
-    kind: str
-    prompt: str
-    target: str | None
-    response: str | None
-    reasoning: str | None
-    extracted: str | None
-    values: dict[str, str]
-    choices: list[tuple[str, float | None]]
-    error: str | None
-    repeats: int = 1
+_COLUMNS = (
+    "id", "category", "status", "flags", "prompt", "target", "response", "reasoning", "extracted", "values", "choices",
+    "choice_logprobs", "error",
+)  # fmt: skip
 
 
 @dataclass
 class TaskSamples:
     """What a report shows of a samples file, with the number of its lines and its errors."""
 
-    shown: list[ShownSample] = field(default_factory=list)
+    shown: list[SampleRow] = field(default_factory=list)
     total: int = 0
     errors: dict[str, list[str]] = field(default_factory=dict)
     """Error -> the first samples that have it."""
@@ -64,7 +48,8 @@ class TaskSamples:
         return [*lines, f"{task}: {self.unanswered} of {self.total} samples are not answered"] if self.unanswered else lines
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        counts = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shown"}
+        return {"shown": [{name: getattr(row, name) for name in _COLUMNS} for row in self.shown], **counts}
 
 
 def read_task_samples(file: Path, most: int = MAX_SAMPLES) -> TaskSamples:
@@ -72,76 +57,63 @@ def read_task_samples(file: Path, most: int = MAX_SAMPLES) -> TaskSamples:
     found = TaskSamples()
     if not file.exists():
         return found
-    ranked = ((_rank(row), number, _shown(row)) for number, row in enumerate(_counted(file, found)))
+    ranked = ((_rank(row), number, _shortened(row)) for number, row in enumerate(_counted(file, found)))
     found.shown = [sample for *_, sample in heapq.nsmallest(most, ranked, key=lambda entry: entry[:2])]
     return found
 
 
-def _counted(file: Path, found: TaskSamples) -> Iterator[Mapping[str, Any]]:
+def _counted(file: Path, found: TaskSamples) -> Iterator[SampleRow]:
     for _, row in read_rows(file):
         found.total += 1
-        if not any(row["responses"]):
+        if row.status == PENDING:
             found.unanswered += 1
-        elif error := row.get("error"):
-            error = cut(str(error))
+        elif row.error:
+            error = cut(row.error)
             if error in found.errors or len(found.errors) < MAX_ERRORS:
                 ids = found.errors.setdefault(error, [])
-                ids += [str(row["id"])] if len(ids) < FIRST_IDS else []
+                ids += [str(row.id)] if len(ids) < FIRST_IDS else []
                 found.error_counts[error] = found.error_counts.get(error, 0) + 1
             else:
                 found.other_errors += 1
         yield row
 
 
-def _rank(row: Mapping[str, Any]) -> float:
+def _rank(row: SampleRow) -> float:
     """Failed samples first, then by the first metric that is a number, the worst first; then all others."""
-    if _kind(row) == FAILED:
+    if row.status == FAILED:
         return -math.inf
-    value = _main_value(row)
-    return math.inf if value is None else value
+    values = (row.mean(metric) for metric in row.values)
+    return next((value for value in values if value is not None), math.inf)
 
 
-def _main_value(row: Mapping[str, Any]) -> float | None:
-    for repeats in (row.get("values") or {}).values():
-        numbers = [value for value in repeats if isinstance(value, (int, float))]
-        if numbers:
-            return math.fsum(numbers) / len(numbers)
-    return None
-
-
-def _kind(row: Mapping[str, Any]) -> str:
-    if not any(row["responses"]):
-        return UNANSWERED
-    if row.get("error"):
-        return FAILED
-    value = _main_value(row)
-    return WRONG if value == 0.0 else RIGHT if value == 1.0 else SCORED
-
-
-def _shown(row: Mapping[str, Any]) -> ShownSample:
-    values = {name: ", ".join(map(_value, repeats)) for name, repeats in (row.get("values") or {}).items()}
-    return ShownSample(
-        id=str(row["id"]),
-        category=cut(str(row.get("category") or "")),
-        kind=_kind(row),
-        prompt=cut(row["prompt"]),
-        target=_text(row.get("target")),
-        response=_text(row.get("response")),
-        reasoning=_text(row.get("reasoning")),
-        extracted=_text(row.get("chosen") if row.get("extracted") is None else row["extracted"]),
-        values={cut(name): cut(text) for name, text in values.items()},
-        choices=_choices(row),
-        error=_text(row.get("error")),
-        repeats=max(1, len(row["responses"])),
+def _shortened(row: SampleRow) -> SampleRow:
+    """What is shown of a sample, with its texts cut."""
+    texts: dict[str, Any] = {name: _text(getattr(row, name)) for name in ("target", "response", "reasoning", "error")}
+    return SampleRow(
+        id=str(row.id),
+        task=row.task,
+        category=cut(row.category) if row.category else None,
+        status=row.status,
+        flags=row.flags,
+        prompt=cut(row.prompt),
+        extracted=_text(row.chosen if row.extracted is None else row.extracted),
+        values={cut(name): repeats for name, repeats in row.values.items()},
+        choices=[cut(text, 300) for text in row.choices[:MAX_CHOICES]] if row.choices else None,
+        choice_logprobs=row.choice_logprobs,
+        keys=[[] for _ in row.keys],
+        **texts,
     )
 
 
-def _choices(row: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    texts, scores = row.get("choices"), row.get("choice_logprobs")
-    if not isinstance(texts, list) or not isinstance(scores, list) or len(texts) != len(scores):
-        return []
-    numbers = [float(score) if isinstance(score, (int, float)) else None for score in scores]
-    return [(cut(str(text), 300), score) for text, score in list(zip(texts, numbers, strict=True))[:MAX_CHOICES]]
+def shown_values(row: SampleRow) -> list[str]:
+    """Each metric with its value of every repeat."""
+    return [f"{name} {cut(', '.join(map(_value, repeats)))}" for name, repeats in row.values.items()]
+
+
+def shown_choices(row: SampleRow) -> list[tuple[str, float | None]]:
+    """The choices with their log-probabilities; none where those are not known."""
+    texts, scores = row.choices or [], row.choice_logprobs or []
+    return list(zip(texts, scores, strict=False)) if len(scores) >= len(texts) else []
 
 
 def _value(value: Any) -> str:

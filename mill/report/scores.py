@@ -10,6 +10,7 @@ from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.decisions import describe_decision
 from mill.runs.outcome import Outcome
+from mill.runs.sample_row import FLAGS
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
@@ -99,18 +100,13 @@ def model_warnings(outcome: Outcome) -> list[str]:
 
 
 def warnings(task: TaskResult, failures: bool = True) -> list[str]:
-    """Warnings of the task, truncated prompts, truncated, empty and filtered answers, and failed samples."""
+    """Warnings of the task, flags of its samples, and failed samples."""
     lines = list(task.warnings)
     if task.errors < task.n and not any(estimate.n for estimate in task.metrics.values()):
         lines.append(f"none of the {task.n} samples has a score")
-    if task.truncated:
-        lines.append(f"{task.truncated} of {task.n} prompts were truncated on the left to fit the context")
-    lines += _unfinished(task)
-    if task.empty:
-        empty = f"{task.empty} of {task.n} samples have an empty answer"
-        lines.append(f"{empty}, as of an instruct model without its chat template (--apply_chat_template)")
-    if task.filtered:
-        lines.append(f"{task.filtered} of {task.n} samples have an answer that the server's content filter withheld")
+    for name, flagged in task.flags.items():
+        says = FLAGS[name].says if name in FLAGS else f"have the flag {name}"
+        lines.append(f"{flagged.n} of {task.n} samples {says}{f' ({_named(flagged.samples)})' if flagged.samples else ''}")
     if task.errors and failures:
         lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
         for error, ids in failures_by_error(task).items():
@@ -126,22 +122,6 @@ def failures_by_error(task: TaskResult) -> dict[str, list[str | int]]:
     for failure in task.failures:
         by_error.setdefault(failure["error"], []).append(failure["id"])
     return by_error
-
-
-def _unfinished(task: TaskResult) -> list[str]:
-    """Answers that ended at the token limit or inside of their reasoning, and dialogs that ended at the limit of rounds."""
-    lines = []
-    reasoning, limited = task.truncated_reasoning, task.max_rounds_reached
-    ended = f"{task.cut_short} of {task.n} samples have an answer that ended at the token limit"
-    if reasoning:
-        inside = f"{len(reasoning)} of {task.n} samples have an answer that ended inside its reasoning: raise --max_tokens"
-        lines.append(f"{f'{ended}; ' if task.cut_short else ''}{inside} ({_named(reasoning)})")
-    elif task.cut_short:
-        lines.append(f"{ended}; --max_tokens sets it")
-    if limited:
-        dialogs = f"{len(limited)} of {task.n} samples have a dialog that ended at the limit of rounds before it was over"
-        lines.append(f"{dialogs}: raise --max_rounds ({_named(limited)})")
-    return lines
 
 
 def _named(ids: Sequence[str | int]) -> str:

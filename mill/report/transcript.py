@@ -9,25 +9,26 @@ from typing import Any
 from mill.api.response import Response
 from mill.api.storage import json_text
 from mill.api.tools import OK
-from mill.runs.samples import SampleRecord
+from mill.runs.sample_row import SampleRow, flag_words
+from mill.runs.samples import RunSample
 
 _RULE = "-" * 60
 _SHOWN = 100  # characters of the description of a tool
 
 
-def transcript(record: SampleRecord, row: Mapping[str, Any], repeat: int = 0) -> str:
+def transcript(row: SampleRow, record: RunSample, repeat: int = 0) -> str:
     """`row` is the sample's line in the samples file, with its metrics."""
     responses = record.responses[repeat] if repeat < len(record.responses) else []
-    blocks = [f"{row.get('task', '')} / {record.sample.id}" + (f" / repeat {repeat}" if len(record.responses) > 1 else "")]
+    blocks = [f"{row.task} / {row.id}" + (f" / repeat {repeat}" if len(record.responses) > 1 else "")]
     messages = record.messages[repeat] if repeat < len(record.messages) else []
     for title, tools in (("tools", record.tools), ("tools added in a later round", record.added_tools)):
         blocks += [_block(title, "\n".join(map(_tool, tools)))] if tools else []
     blocks += _dialog(messages, responses) if messages else _single(record, responses)
-    blocks += ["[the dialog ended at the limit of rounds]"] if record.max_rounds_reached else []
-    return f"\n{_RULE}\n".join([*blocks, _summary(record, row, repeat)]) + "\n"
+    blocks += [f"[{words}]" for words in map(flag_words, record.flags)]
+    return f"\n{_RULE}\n".join([*blocks, _summary(row, repeat)]) + "\n"
 
 
-def _single(record: SampleRecord, responses: Sequence[Response]) -> Iterator[str]:
+def _single(record: RunSample, responses: Sequence[Response]) -> Iterator[str]:
     several = len(record.prompts) == len(responses) > 1
     if not several:
         yield from _prompt("prompt", record.sent or record.prompt)
@@ -105,17 +106,16 @@ def _content(message: Mapping[str, Any]) -> str:
     return str(content or "")
 
 
-def _summary(record: SampleRecord, row: Mapping[str, Any], repeat: int) -> str:
-    values = {name: found[min(repeat, len(found) - 1)] for name, found in (row.get("values") or {}).items() if found}
-    explained = row.get("details") or []
-    details = explained[repeat] if repeat < len(explained) else {}
-    repeats = row.get("extracted_repeats") or [row.get("extracted")]
+def _summary(row: SampleRow, repeat: int) -> str:
+    values = {name: found[min(repeat, len(found) - 1)] for name, found in row.values.items() if found}
+    details = row.details[repeat] if repeat < len(row.details) else {}
+    repeats = row.extracted_repeats or [row.extracted]
     shown = {
-        "target": row.get("target"),
+        "target": row.target,
         "extracted": repeats[repeat] if repeat < len(repeats) else None,
         **values,
         **details,
-        "error": row.get("error"),
+        "error": row.error,
     }
     return "\n".join(f"{name}: {_plain(value)}" for name, value in shown.items() if value is not None)
 

@@ -11,7 +11,7 @@ from mill.api.errors import RunError
 from mill.execute.sample_state import SampleState
 from mill.metrics.sequential import Decider
 from mill.runs.claims import Claim
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.schema import Decision, Look
 from mill.runs.stages import Estimates, GroupOrder, Scores, Stages
 
@@ -80,7 +80,7 @@ class GroupTest:
         return Decision(*terms, outcome, self.n, self.total, self.failed, reached, self.looks)
 
 
-def decide_again(decision: Decision, samples: Sequence[ScoredSample]) -> Decision:
+def decide_again(decision: Decision, samples: Sequence[RunSample]) -> Decision:
     """The same test of samples that were scored again, in the order in which they were taken."""
     claim, start = Claim(decision.metric, decision.compare, decision.bound, decision.alpha), 0
     test = GroupTest(claim, decision.total)
@@ -144,11 +144,11 @@ def describe_decision(decision: Decision) -> str:
     return f"{decision.claim} is {decision.outcome}: {side}. {needed}; {wrong}{failed}"
 
 
-def value_range(scored: ScoredSample, metric: str) -> Range:
+def value_range(scored: RunSample, metric: str) -> Range:
     """The mean over the repeats of a sample, which must be between 0 and 1. A sample that failed may have any value."""
     if scored.error is not None:
         return UNIT
-    sample = scored.record.sample.id
+    sample = scored.sample.id
     if metric not in scored.values:
         known = ", ".join(scored.values) or "none"
         raise RunError(f"sample {sample} has no value of {metric}: its metrics are {known}")

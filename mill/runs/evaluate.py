@@ -49,7 +49,7 @@ from mill.runs.record import Record
 from mill.runs.rendered_prompts import RenderedPrompts
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import RunScores
-from mill.runs.samples import SampleRecord, from_state, prompt_requests, write_samples
+from mill.runs.samples import RunSample, from_state, prompt_requests, write_samples
 from mill.runs.sampling import SampleChoice, SampleGroup
 from mill.runs.stages import PrecisionStages, Stages, make_orders
 from mill.runs.task_plan import TaskPlan
@@ -392,7 +392,7 @@ class Run:
     def _stopped(self) -> str:
         return self._budget.stopped if self._budget is not None else ""
 
-    def _judge(self, records: Mapping[str, list[SampleRecord]]) -> list[str]:
+    def _judge(self, records: Mapping[str, list[RunSample]]) -> list[str]:
         """Have the responses judged; the warnings of a judge that breaks down, whose other scores stay."""
         plan = self.plan
         if plan.judging is None:

@@ -23,7 +23,7 @@ from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
 from mill.runs.folder import run_folder, short_hash
 from mill.runs.record import Record
-from mill.runs.samples import SampleRecord, ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.task_plan import TaskPlan
 from mill.tasks.load import Selection
 
@@ -46,7 +46,7 @@ class JudgeRunner:
         return f"{self.model.model_name}-{short_hash(self.identity)}"
 
     def judge(
-        self, judged: Sequence[tuple[Task, list[SampleRecord]]], *, quiet: bool = False, budget: RunBudget | None = None
+        self, judged: Sequence[tuple[Task, list[RunSample]]], *, quiet: bool = False, budget: RunBudget | None = None
     ) -> Tally:
         """Have every response of these samples judged and put the judgements into the samples. Where the run's budget ends
         before, the samples that are left have no judgements."""
@@ -58,7 +58,7 @@ class JudgeRunner:
             (samples, index, [_Judging(task, sample, responses) for responses in sample.responses])
             for task, samples in judged
             for index, sample in enumerate(samples)
-            if sample.error is None
+            if sample.unanswered is None
         ]
         judging = [one for _, _, repeats in pending for one in repeats]
         try:
@@ -85,11 +85,11 @@ class JudgeRunner:
             return []
         try:
             chat = self.model.has_chat_template()
-            found = one.task.judge_requests(one.record.sample, one.responses, texts, chat=chat)
+            found = one.task.judge_requests(one.sample.sample, one.responses, texts, chat=chat)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # third-party code may raise anything
-            warn(f"{one.task.name} cannot build the judge's prompt for sample {one.record.sample.id}: {describe(error)}")
+            warn(f"{one.task.name} cannot build the judge's prompt for sample {one.sample.sample.id}: {describe(error)}")
             one.failed = True
             return []
         one.requests += found
@@ -101,7 +101,7 @@ class _Judging:
     """One answer that is judged, with the requests to the judge so far."""
 
     task: Task
-    record: SampleRecord
+    sample: RunSample
     responses: Sequence[Response]
     requests: list[Request] = field(default_factory=list)
     failed: bool = False
@@ -127,27 +127,27 @@ def _judgement(request: Request, record: Record) -> str | None:
     return recorded.text if recorded is not None else None
 
 
-def failed_judgements(scored: Iterable[ScoredSample]) -> int:
+def failed_judgements(scored: Iterable[RunSample]) -> int:
     """How many requests to the judge failed."""
-    return sum(text is None for one in scored for texts in one.record.judgements for text in texts)
+    return sum(text is None for one in scored for texts in one.judgements for text in texts)
 
 
-def unread_judgements(scored: Iterable[ScoredSample]) -> list[str | int]:
+def unread_judgements(scored: Iterable[RunSample]) -> list[str | int]:
     """The samples with a judgement from which no verdict could be read, once for each."""
     return [
-        one.record.sample.id
+        one.sample.id
         for one in scored
-        for value, texts in zip(one.values.get("judge_read", ()), one.record.judgements, strict=False)
+        for value, texts in zip(one.values.get("judge_read", ()), one.judgements, strict=False)
         if value == 0.0 and None not in texts
     ]
 
 
-def judge_failures(scored: Sequence[ScoredSample]) -> int:
+def judge_failures(scored: Sequence[RunSample]) -> int:
     """Judgements without a value: a run that has some ends with exit code 1."""
     return failed_judgements(scored) + len(unread_judgements(scored))
 
 
-def judgement_warnings(scored: Sequence[ScoredSample]) -> list[str]:
+def judgement_warnings(scored: Sequence[RunSample]) -> list[str]:
     """What a reader of judged scores must know: how many judgements have no value, and of which samples."""
     unread, failed = unread_judgements(scored), failed_judgements(scored)
     names = ", ".join(map(str, unread[:MOST_NAMED])) + (" and others" if len(unread) > MOST_NAMED else "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mill.execute.executor import Tally
 from mill.runs.folder import RunFolder
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.schema import BenchmarkResult, TaskResult
 
 
@@ -21,7 +21,7 @@ class Outcome:
     tally: Tally
     seconds: float
     warnings: list[str] = field(default_factory=list)
-    scored: dict[str, list[ScoredSample]] = field(default_factory=dict, repr=False)
+    scored: dict[str, list[RunSample]] = field(default_factory=dict, repr=False)
     """The samples of each task, by the task's name."""
     judge_failures: int = 0
     """Requests to the judge that failed, and judgements that could not be read."""

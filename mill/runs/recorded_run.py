@@ -13,7 +13,7 @@ from mill.metrics.estimate import Estimate
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.model_labels import distinguishing_arguments
-from mill.runs.sample_values import SampleUsage, SampleValues, read_usage, read_values
+from mill.runs.sample_row import SampleRow, iterate_rows, read_light
 from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Results, TaskResult
 
@@ -64,13 +64,13 @@ class RecordedRun:
         found = (self.results.tasks.get(task) for task in self.tasks_of(name))
         return any(task is not None and task.sampled is not None and is_random(task.sampled) for task in found)
 
-    def values(self, task: str) -> list[SampleValues]:
-        """Those of a task's samples; none, with a warning, where their file is damaged."""
-        return _or_none(lambda: read_values(self.folder.samples_file(task), task))
+    def light_rows(self, task: str) -> list[SampleRow]:
+        """The samples of a task without their texts; none, with a warning, where their file is damaged."""
+        return _or_none(lambda: read_light(self.folder.samples_file(task), task))
 
-    def usage(self, task: str) -> list[SampleUsage]:
-        """What a task's samples took; none, with a warning, where their file is damaged."""
-        return _or_none(lambda: read_usage(self.folder.samples_file(task)))
+    def gather(self, task: str, read: Callable[[SampleRow], T]) -> list[T]:
+        """What `read` takes of each sample of a task; nothing, with a warning, where their file is damaged."""
+        return _or_none(lambda: [read(row) for row in iterate_rows(self.folder.samples_file(task))])
 
 
 def _or_none(read: Callable[[], list[T]]) -> list[T]:

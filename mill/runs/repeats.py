@@ -7,20 +7,18 @@ from dataclasses import replace
 
 from mill.api.task import Task, Value
 from mill.metrics.repeats import BEST, MAJ, PASS, RepeatMetric, default_metrics, value_of
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 
 MEAN, SHARE = "mean", "share"  # registered metrics; the interval of a share stays between 0 and 1
 
 
-def with_repeat_metrics(
-    task: Task, scored: Sequence[ScoredSample], wanted: Sequence[RepeatMetric] | None
-) -> list[ScoredSample]:
+def with_repeat_metrics(task: Task, scored: Sequence[RunSample], wanted: Sequence[RepeatMetric] | None) -> list[RunSample]:
     """The same samples with the values of these metrics; None means the default ones.
 
     They are of the task's means, not of those of its judge. pass@k is only of metrics whose values are all 0 or 1, maj@k of
     tasks that extract an answer, best@k of judged ones.
     """
-    repeats = max((len(one.record.responses) for one in scored), default=1)
+    repeats = max((len(one.responses) for one in scored), default=1)
     if wanted is None:
         wanted = default_metrics(repeats)
     judged = set(task.judge.metrics) if task.judge is not None else set()
@@ -30,19 +28,18 @@ def with_repeat_metrics(
         return list(scored)
     extracting = any(answer is not None for one in scored for answer in one.extracted_repeats)
     return [
-        _with_values(one, means, binary, judged, wanted, votes=extracting or task.extracts(one.record.sample))
-        for one in scored
+        _with_values(one, means, binary, judged, wanted, votes=extracting or task.extracts(one.sample)) for one in scored
     ]
 
 
-def _numeric(scored: Sequence[ScoredSample]) -> list[str]:
+def _numeric(scored: Sequence[RunSample]) -> list[str]:
     """Metrics that every sample with a score has as numbers, and that are means of them."""
     good = [one for one in scored if one.error is None]
     names = dict.fromkeys(name for one in good for name in one.values)
     return [name for name in names if all(_is_mean(one, name) and _numbers(one.values.get(name, ())) for one in good)]
 
 
-def _is_mean(one: ScoredSample, name: str) -> bool:
+def _is_mean(one: RunSample, name: str) -> bool:
     return one.aggregations.get(name, MEAN) == MEAN
 
 
@@ -51,14 +48,14 @@ def _numbers(values: Sequence[Value]) -> bool:
 
 
 def _with_values(
-    one: ScoredSample,
+    one: RunSample,
     means: Sequence[str],
     binary: set[str],
     judged: set[str],
     wanted: Sequence[RepeatMetric],
     *,
     votes: bool,
-) -> ScoredSample:
+) -> RunSample:
     """`votes` is whether the task extracts answers: a question with none that can be read is wrong, not left out."""
     if one.error is not None:
         return one
@@ -72,7 +69,7 @@ def _with_values(
                 continue
             values = [float(value) for value in one.values[name] if isinstance(value, (int, float))]
             answers = one.extracted_repeats if metric.kind == MAJ and votes else ()
-            value = value_of(metric, values, answers=answers, ratings=ratings, seed=f"{metric}/{one.record.sample.id}")
+            value = value_of(metric, values, answers=answers, ratings=ratings, seed=f"{metric}/{one.sample.id}")
             if value is not None:
                 found[metric.name(name)] = [value]
                 aggregations[metric.name(name)] = SHARE if name in binary else MEAN

@@ -23,7 +23,7 @@ from mill.runs.judging import judge_failures
 from mill.runs.outcome import Outcome
 from mill.runs.record import Record
 from mill.runs.results import summarize, write_results
-from mill.runs.samples import SampleRecord, ScoredSample, from_state, read_samples, write_samples
+from mill.runs.samples import RunSample, from_state, read_samples, write_samples
 from mill.runs.sampling import random_position
 from mill.runs.schema import Decision, Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
@@ -42,7 +42,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
     over_repeats = read_repeat_metrics(repeat_metrics, settings.repeats)
     earlier = folder.results()
     results: dict[str, TaskResult] = {}
-    scored: dict[str, list[ScoredSample]] = {}
+    scored: dict[str, list[RunSample]] = {}
     read = {name: _read(folder, name, entry) for name, entry in known.tasks.items()}
     documents = {name: [one.sample.doc for one in samples] for name, samples in read.items()}
     left_out: dict[str, str] = {}
@@ -86,7 +86,7 @@ def _add_decisions(
     results: Mapping[str, TaskResult],
     earlier: Mapping[str, TaskResult],
     entries: Mapping[str, TaskEntry],
-    scored: Mapping[str, Sequence[ScoredSample]],
+    scored: Mapping[str, Sequence[RunSample]],
     seed: int,
 ) -> None:
     """Test the claims of the run again: the same samples in the same order, with their scores as they are now. A decision
@@ -116,13 +116,13 @@ def _has_first_drawn(entry: TaskEntry) -> bool:
     return entry.n == entry.total or (entry.sampled is not None and entry.sampled.method == "sequential")
 
 
-def _as_drawn(scored: Mapping[str, Sequence[ScoredSample]], seed: int) -> list[ScoredSample]:
+def _as_drawn(scored: Mapping[str, Sequence[RunSample]], seed: int) -> list[RunSample]:
     """The samples of several tasks in the order in which they were drawn."""
-    rows = [(random_position(seed, task, one.record.sample), one) for task, some in scored.items() for one in some]
+    rows = [(random_position(seed, task, one.sample), one) for task, some in scored.items() for one in some]
     return [one for _, one in sorted(rows, key=itemgetter(0))]
 
 
-def _read(folder: RunFolder, task: str, entry: TaskEntry) -> list[SampleRecord]:
+def _read(folder: RunFolder, task: str, entry: TaskEntry) -> list[RunSample]:
     file = folder.samples_file(task)
     read = read_samples(file)
     if len(read) != entry.n:
@@ -131,8 +131,8 @@ def _read(folder: RunFolder, task: str, entry: TaskEntry) -> list[SampleRecord]:
 
 
 def _answered(
-    folder: RunFolder, task: Task, read: Sequence[SampleRecord], record: Record, settings: RenderSettings
-) -> list[SampleRecord]:
+    folder: RunFolder, task: Task, read: Sequence[RunSample], record: Record, settings: RenderSettings
+) -> list[RunSample]:
     """The samples of a task with the responses of the record; those that only the samples file has stay."""
     samples = [_with_responses(task, _with_target(task, sample), record, settings) for sample in read]
     file = folder.samples_file(task.name).name
@@ -147,13 +147,13 @@ def _answered(
     return [sample for sample, _ in samples]
 
 
-def _with_target(task: Task, sample: SampleRecord) -> SampleRecord:
+def _with_target(task: Task, sample: RunSample) -> RunSample:
     """With the target as the task spells it now, beside which an extracted answer is read."""
     target = hooks.attempt(lambda: task.target(sample.sample))
     return sample if target is None else replace(sample, target=target)
 
 
-def _with_responses(task: Task, sample: SampleRecord, record: Record, settings: RenderSettings) -> tuple[SampleRecord, bool]:
+def _with_responses(task: Task, sample: RunSample, record: Record, settings: RenderSettings) -> tuple[RunSample, bool]:
     """A sample with its responses, and whether one of them is in the samples file alone."""
     stored: dict[str, Response] = {}
     used = []
@@ -174,13 +174,13 @@ def _with_responses(task: Task, sample: SampleRecord, record: Record, settings: 
     return again, bool(used)
 
 
-def _differ(before: SampleRecord, after: SampleRecord) -> bool:
+def _differ(before: RunSample, after: RunSample) -> bool:
     """Whether the samples file has another answer than the record for a request that both have."""
     known = _answers(after)
     return any(known.get(key, answer) != answer for key, answer in _answers(before).items())
 
 
-def _answers(sample: SampleRecord) -> dict[str, tuple[object, ...]]:
+def _answers(sample: RunSample) -> dict[str, tuple[object, ...]]:
     """What was answered under each key, but for errors, which a later answer replaces, and for measurements."""
     return {
         key: (one.text, one.score, one.label, one.reasoning, one.tool_calls, one.tool_results)
@@ -191,21 +191,21 @@ def _answers(sample: SampleRecord) -> dict[str, tuple[object, ...]]:
     }
 
 
-def _looked_up(sample: SampleRecord, lookup: Callable[[str], Response | None]) -> SampleRecord:
+def _looked_up(sample: RunSample, lookup: Callable[[str], Response | None]) -> RunSample:
     found = [[lookup(key) for key in keys] for keys in sample.keys]
     return replace(sample, responses=[[answer for answer in repeat if answer is not None] for repeat in found])
 
 
 def _replayed(
-    task: Task, sample: SampleRecord, lookup: Callable[[str], Response | None], settings: RenderSettings
-) -> SampleRecord:
+    task: Task, sample: RunSample, lookup: Callable[[str], Response | None], settings: RenderSettings
+) -> RunSample:
     """A dialog, replayed from its first round with the recorded responses: its later rounds depend on them."""
     state = SampleState.of(task, sample.sample, settings)
     replay(state, lookup)
     return replace(from_state(state, [sample.sent]), judgements=sample.judgements)
 
 
-def _has_response(sample: SampleRecord) -> bool:
+def _has_response(sample: RunSample) -> bool:
     return any(sample.responses)
 
 

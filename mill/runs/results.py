@@ -18,11 +18,11 @@ from mill.metrics.paired import inside
 from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
-from mill.runs.sample_status import NOT_ANSWERED
+from mill.runs.sample_row import FLAGS
 from mill.runs.sampled_estimates import OWN, of_sample
-from mill.runs.samples import ScoredSample, metrics_of
+from mill.runs.samples import RunSample, metrics_of
 from mill.runs.sampling import is_random, replaces
-from mill.runs.schema import BenchmarkResult, FailedSample, SampledData, TaskEntry, TaskResult
+from mill.runs.schema import BenchmarkResult, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
 from mill.runs.shared import Entry, publish, read_entries
 
 MOST_LISTED = 20
@@ -32,7 +32,7 @@ _ATTEMPTS = 50
 
 def summarize(
     task: Task,
-    scored: Sequence[ScoredSample],
+    scored: Sequence[RunSample],
     *,
     n_shots: int,
     total: int,
@@ -45,13 +45,11 @@ def summarize(
     a `partial` run, which stopped at its budget, samples that were not reached do not count."""
     planned = len(scored)
     if partial:
-        scored = [one for one in scored if one.error != NOT_ANSWERED]
+        scored = [one for one in scored if not one.pending]
     if len(scored) >= total:
         sampled = None
     good = [one for one in scored if one.error is None]
-    failures: list[FailedSample] = [
-        {"id": one.record.sample.id, "error": one.error} for one in scored if one.error is not None
-    ]
+    failures: list[FailedSample] = [{"id": one.sample.id, "error": one.error} for one in scored if one.error is not None]
     names = _metrics(task, good)
     return TaskResult(
         task=task.name,
@@ -61,21 +59,25 @@ def summarize(
         n=len(scored),
         total=total,
         errors=len(failures),
-        truncated=sum(one.record.truncated for one in scored),
-        cut_short=sum(one.record.cut_short for one in scored),
         metrics=_estimates(task, names, good, total, sampled),
         failures=failures[:MOST_LISTED],
         data_hash=data_hash,
-        empty=sum(one.record.empty for one in scored),
-        filtered=sum(one.record.filtered for one in scored),
-        truncated_reasoning=[one.record.sample.id for one in scored if one.record.truncated_reasoning],
-        max_rounds_reached=[one.record.sample.id for one in scored if one.record.max_rounds_reached],
+        flags=count_flags((one.sample.id, one.flags) for one in scored),
         categories=_category_estimates(task, names, good, sampled),
         unjudged=_unjudged(task, good),
         sampled=sampled,
         pending=planned - len(scored),
-        not_judged=sum(not one.record.judgements for one in good) if partial and judged and task.judge is not None else 0,
+        not_judged=sum(not one.judgements for one in good) if partial and judged and task.judge is not None else 0,
     )
+
+
+def count_flags(samples: Iterable[tuple[str | int, Iterable[str]]]) -> dict[str, Flagged]:
+    """How many samples have each flag, and the first of them; in the order of `FLAGS`."""
+    found = {name: Flagged(0) for name in FLAGS}
+    for sample, flags in samples:
+        for name in flags:
+            found[name].add(sample)
+    return {name: one for name, one in found.items() if one.n}
 
 
 def stopped_text(limit: str, results: Sequence[TaskResult], *, staged: bool = False) -> str:
@@ -90,7 +92,7 @@ def stopped_text(limit: str, results: Sequence[TaskResult], *, staged: bool = Fa
 
 
 def _estimates(
-    task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample], total: int, sampled: SampledData | None
+    task: Task, names: Mapping[str, str], scored: Sequence[RunSample], total: int, sampled: SampledData | None
 ) -> dict[str, Estimate]:
     found = {name: _estimate(task, name, how, _valued(scored, name)) for name, how in names.items()}
     if sampled is None or not is_random(sampled):
@@ -100,7 +102,7 @@ def _estimates(
 
 
 def _category_estimates(
-    task: Task, names: Mapping[str, str], scored: Sequence[ScoredSample], sampled: SampledData | None
+    task: Task, names: Mapping[str, str], scored: Sequence[RunSample], sampled: SampledData | None
 ) -> dict[str, dict[str, Estimate]]:
     groups = _by_category(task, scored)
     part = replace(sampled, strata={}) if sampled is not None else None
@@ -109,7 +111,7 @@ def _category_estimates(
     return {name: _estimates(task, names, group, sizes.get(name, len(group)), part) for name, group in groups.items()}
 
 
-def _unjudged(task: Task, scored: Sequence[ScoredSample]) -> dict[str, int]:
+def _unjudged(task: Task, scored: Sequence[RunSample]) -> dict[str, int]:
     """For each metric of the judge, the samples that lack a value in some repeat because the judge failed on them."""
     failed = [one for one in scored if judge_failures([one])]
     counts = {
@@ -119,16 +121,16 @@ def _unjudged(task: Task, scored: Sequence[ScoredSample]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def _by_category(task: Task, scored: Sequence[ScoredSample]) -> dict[str, list[ScoredSample]]:
+def _by_category(task: Task, scored: Sequence[RunSample]) -> dict[str, list[RunSample]]:
     """The samples of each category, of a task that reports them and where there are any."""
-    groups: dict[str, list[ScoredSample]] = {}
+    groups: dict[str, list[RunSample]] = {}
     for one in scored if task.by_category else ():
         groups.setdefault(one.category or UNCATEGORIZED, []).append(one)
     return {} if set(groups) <= {UNCATEGORIZED} else dict(sorted(groups.items()))
 
 
-def _metrics(task: Task, scored: Sequence[ScoredSample]) -> dict[str, str]:
-    names = metrics_of(task, (one.record for one in scored))
+def _metrics(task: Task, scored: Sequence[RunSample]) -> dict[str, str]:
+    names = metrics_of(task, scored)
     return {**names, **{name: one.aggregations.get(name, OWN) for one in scored for name in one.values if name not in names}}
 
 
@@ -182,7 +184,7 @@ def _aggregated(task: Task, name: str, values: Sequence[list[Value]]) -> Estimat
     return replace(estimate, low=None, high=None) if collapsed else estimate  # equal values do not show the spread of others
 
 
-def _valued(scored: Sequence[ScoredSample], metric: str) -> list[list[Value]]:
+def _valued(scored: Sequence[RunSample], metric: str) -> list[list[Value]]:
     """The values of samples that have any of this metric."""
     found: Iterable[list[Value]] = ([v for v in one.values.get(metric, ()) if v is not None] for one in scored)
     return [values for values in found if values]

@@ -14,8 +14,7 @@ from mill.metrics.repeats import RepeatMetric
 from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.results import stopped_text, summarize
-from mill.runs.sample_status import NOT_ANSWERED
-from mill.runs.samples import SampleRecord, ScoredSample, from_state
+from mill.runs.samples import RunSample, from_state
 from mill.runs.sampling import SampleGroup, is_random
 from mill.runs.schema import BenchmarkResult, SampledData, TaskResult
 from mill.runs.scoring import score_samples
@@ -38,18 +37,18 @@ class RunScores:
     stages: Stages | None = None
     stopped: str = ""
 
-    def scored(self, task: Task, records: Sequence[SampleRecord]) -> list[ScoredSample]:
+    def scored(self, task: Task, records: Sequence[RunSample]) -> list[RunSample]:
         return score_samples(task, records, self.settings, self.repeat_metrics)
 
-    def score_states(self, states: Sequence[SampleState]) -> list[ScoredSample]:
+    def score_states(self, states: Sequence[SampleState]) -> list[RunSample]:
         """These samples, scored, in their order."""
-        scored: dict[tuple[str, str], ScoredSample] = {}
+        scored: dict[tuple[str, str], RunSample] = {}
         for task in {state.task.name: state.task for state in states}.values():
             records = [from_state(state) for state in states if state.task is task]
-            scored |= {(task.name, one.record.sample.id): one for one in self.scored(task, records)}
+            scored |= {(task.name, one.sample.id): one for one in self.scored(task, records)}
         return [scored[state.task.name, state.sample.id] for state in states]
 
-    def results(self, scored: Mapping[str, list[ScoredSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
+    def results(self, scored: Mapping[str, list[RunSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
         drawn = {name for group in self.groups if self._is_prefix(group, scored) for name in group.tasks}
         results = {
             plan.requested: self._summarize(plan, scored[plan.task.name], random=plan.requested in drawn)
@@ -72,20 +71,20 @@ class RunScores:
             if result.decision is not None and result.decision.of == result.task:
                 result.metrics = with_sequence(result.metrics, result.decision, stopped=stopped_by_test(result))
 
-    def _is_prefix(self, group: SampleGroup, scored: Mapping[str, Sequence[ScoredSample]]) -> bool:
+    def _is_prefix(self, group: SampleGroup, scored: Mapping[str, Sequence[RunSample]]) -> bool:
         """Whether the samples that ran before a budget ended are the first ones of the random order: what is left out of the
         middle, as when several processes stopped, does not make a random sample."""
         done, left = -1, math.inf
         for plan in self.plans:
             for one in scored[plan.task.name] if plan.requested in group.tasks else ():
-                position = plan.positions.get(one.record.sample.id, 0)
-                if one.error == NOT_ANSWERED:
+                position = plan.positions.get(one.sample.id, 0)
+                if one.pending:
                     left = min(left, position)
                 else:
                     done = max(done, position)
         return done < left
 
-    def _summarize(self, plan: TaskPlan, scored: list[ScoredSample], *, random: bool) -> TaskResult:
+    def _summarize(self, plan: TaskPlan, scored: list[RunSample], *, random: bool) -> TaskResult:
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
         how["sampled"] = _chosen(plan, scored, random=random)
         result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.judging is not None)
@@ -97,7 +96,7 @@ class RunScores:
             result.warnings.append(f"the run {stopped_text(self.stopped, [result], staged=self.stages is not None)}")
         return result
 
-    def _judge_warnings(self, task: Task, scored: Sequence[ScoredSample]) -> list[str]:
+    def _judge_warnings(self, task: Task, scored: Sequence[RunSample]) -> list[str]:
         if task.judge is None:
             return []
         if self.judging is None:
@@ -107,10 +106,10 @@ class RunScores:
         return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
 
 
-def _chosen(plan: TaskPlan, scored: Sequence[ScoredSample], *, random: bool) -> SampledData | None:
+def _chosen(plan: TaskPlan, scored: Sequence[RunSample], *, random: bool) -> SampledData | None:
     """Which samples of a task ran. `random` is whether they are a start of the random order. None where all did, and where
     a budget ended with gaps, so that they are neither a random sample nor the first rows."""
     if plan.sampled is not None and plan.sampled.method != "first":
         return plan.sampled if random or not is_random(plan.sampled) else None
-    pending = [one.error == NOT_ANSWERED for one in scored]
+    pending = [one.pending for one in scored]
     return SampledData("first") if pending == sorted(pending) else None

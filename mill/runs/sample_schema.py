@@ -132,42 +132,6 @@ ValueEntry = float | str | list[Number] | dict[str, Number] | None
 of them. A number that is not finite is a text."""
 
 
-@dataclass
-class SampleLine:
-    """What is read of a line of samples/*.jsonl; `keys` and `responses` have a list for each repeat.
-
-    The other columns of a line are for other programs: see sample_rows.py.
-    """
-
-    id: str | int
-    target: Any
-    prompt: str
-    continuations: list[str]
-    keys: list[list[str]]
-    responses: list[list[ResponseEntry]]
-    doc: dict[str, Any]
-    unrendered: str | None = None
-    """The prompt before the chat template; None where that is the prompt."""
-    judgements: list[list[str | None]] = field(default_factory=list)
-    values: dict[str, list[ValueEntry]] = field(default_factory=dict)
-    details: list[dict[str, Any]] = field(default_factory=list)
-    extracted_repeats: list[Any] = field(default_factory=list)
-    prompts: list[str] = field(default_factory=list)
-    messages: list[list[MessageEntry]] = field(default_factory=list)
-    """Of a dialog: for each repeat the messages of its last round."""
-    tools: list[ToolEntry] = field(default_factory=list)
-    added_tools: list[ToolEntry] = field(default_factory=list)
-    media: list[MediaEntry] = field(default_factory=list)
-    max_rounds_reached: bool = False
-    escaped: bool = False
-    """Whether lone surrogates are written as `\\udXXX` in this line, and each backslash doubled: see samples.py."""
-    task: str = ""
-    error: str | None = None
-    response: str | None = None
-    reasoning: str | None = None
-    reasoning_tokens: Number | None = None
-
-
 def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[str, Any]:
     """`data` itself, unknown fields included, once it fits the type."""
     convert(data, kind, where, RunError)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from mill.api.task import Task
 from mill.metrics.estimate import Estimate
 from mill.metrics.finite_population import Stratum, stratified_mean
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 
 MEAN, OWN = "mean", ""  # how a metric is summed up: by its mean, or by the task itself
 
@@ -18,7 +18,7 @@ def of_sample(
     name: str,
     how: str,
     plain: Estimate,
-    scored: Sequence[ScoredSample],
+    scored: Sequence[RunSample],
     total: int,
     strata: Mapping[str, int],
 ) -> Estimate:
@@ -44,7 +44,7 @@ def limits_of(task: Task, name: str, parts: Sequence[Stratum]) -> tuple[float, f
     return limits
 
 
-def strata_of(metric: str, scored: Sequence[ScoredSample], total: int, strata: Mapping[str, int]) -> list[Stratum] | None:
+def strata_of(metric: str, scored: Sequence[RunSample], total: int, strata: Mapping[str, int]) -> list[Stratum] | None:
     """The values of a metric by category; None where they are no plain numbers."""
     groups: dict[str, list[float]] = {category: [] for category in strata or [""]}
     for one in scored:

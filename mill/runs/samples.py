@@ -1,45 +1,51 @@
-"""The samples of a task: scored, written to samples/<task>.jsonl as flat rows (see sample_rows.py), and read back."""
+"""A sample of a run in memory: what was asked and answered and, once it was scored, its values.
+
+A file has it as one row: see sample_row.py.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import msgspec
-
+import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.batching import describe
 from mill.api.errors import RunError
-from mill.api.printing import utf8
+from mill.api.registry import metrics
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.api.response import Response
-from mill.api.secrets import scrub
-from mill.api.storage import json_text, read_lines, write_atomically
+from mill.api.response import Response, encode_float
+from mill.api.storage import json_text
 from mill.api.task import Opaque, Sample, Task, Value
-from mill.api.validate import parse_json
 from mill.execute.sample_state import SampleState
 from mill.runs.folder import RunFolder
 from mill.runs.media_files import media_entries
-from mill.runs.sample_rows import run_columns, sample_row
-from mill.runs.sample_schema import SampleLine, checked, read_response
-from mill.runs.sample_status import NOT_ANSWERED
+from mill.runs.sample_row import (
+    FLAGS,
+    NOT_ANSWERED,
+    PENDING,
+    ROUNDS,
+    SampleRow,
+    columns_of,
+    data_hash,
+    line_of,
+    number,
+    plain,
+    run_columns,
+    status_of,
+    unique_rows,
+    write_lines,
+)
+from mill.runs.sample_schema import read_response
 from mill.tasks import hooks
-
-_SHOWN = ("prompts", "messages", "tools", "added_tools", "media", "max_rounds_reached")  # for people who read the sample
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_encode = msgspec.json.Encoder().encode
-_PLAIN_TYPES = {str, bool, int, type(None)}
-_KEY_TYPES = {str}
 
 
 @dataclass(frozen=True)
-class SampleRecord:
-    """One sample of a run. `keys` and `responses` have a list for each repeat; a key names a response in the record.
+class RunSample:
+    """`keys` and `responses` have a list for each repeat; a key names a response in the record.
 
     `prompt` is the same for every model; `sent` is what the model got, after its chat template.
     """
@@ -64,12 +70,28 @@ class SampleRecord:
     """Of a dialog: those that came in a later round."""
     media: list[dict[str, str]] = field(default_factory=list)
     """The images, audio and videos of its prompt; see media_files.py."""
-    max_rounds_reached: bool = False
-    """Whether a dialog ended at the limit of rounds before it was over."""
+    noted: frozenset[str] = frozenset()
+    """Flags that are not seen in the responses."""
+
+    values: dict[str, list[Value]] = field(default_factory=dict)
+    """Metric -> its value of each repeat; empty before the sample is scored, and where it has no score."""
+    error: str | None = None
+    """Once it was scored: why it has no score."""
+    category: str = ""
+    extracted: Any = None
+    """The answer that the task read from the first repeat."""
+    extracted_repeats: Sequence[Any] = ()
+    """Those of all repeats, where there are several."""
+    choices: Sequence[str] = ()
+    """The choices that were scored, where the task is multiple choice by log-probability."""
+    aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Metric -> the registered metric that sums up its values."""
+    details: Sequence[Mapping[str, Any]] = ()
+    """For each repeat why it has these values, where the task knows more than them."""
 
     @property
-    def error(self) -> str | None:
-        """Why the sample has no score: the first failed or missing response."""
+    def unanswered(self) -> str | None:
+        """Why the sample cannot be scored: the first failed or missing response."""
         for repeat, keys in zip(self.responses, self.keys, strict=True):
             for response in repeat:
                 if response.failed:
@@ -79,51 +101,56 @@ class SampleRecord:
         return None if self.responses else NOT_ANSWERED
 
     @property
-    def truncated(self) -> bool:
-        return any(response.truncated_tokens for repeat in self.responses for response in repeat)
+    def pending(self) -> bool:
+        return self.error == NOT_ANSWERED
 
     @property
-    def empty(self) -> bool:
-        """Whether a response has no text, as an instruct model's may without its chat template."""
-        return any(response.empty for repeat in self.responses for response in repeat)
+    def flags(self) -> list[str]:
+        """The names of its flags, in the order of `FLAGS`."""
+        responses = [response for repeat in self.responses for response in repeat]
+        return [name for name, flag in FLAGS.items() if name in self.noted or any(map(flag.seen, responses))]
 
     @property
-    def truncated_reasoning(self) -> bool:
-        """Whether a response ended inside of its reasoning, without an answer."""
-        return any(response.truncated_reasoning for repeat in self.responses for response in repeat)
+    def status(self) -> str:
+        return status_of(self.error, next(iter(self.means.values()), None))
 
     @property
-    def filtered(self) -> bool:
-        """Whether the server withheld a response."""
-        return any(response.finish_reason == "content_filter" for repeat in self.responses for response in repeat)
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether a response ended at its token limit."""
-        return any(response.finish_reason == "length" for repeat in self.responses for response in repeat)
+    def means(self) -> dict[str, Any]:
+        """Each metric of this sample alone: the mean over repeats, or what a perplexity or another metric of pairs is here.
+        A value that only the task's own aggregation can read is shown as text; None where there is none."""
+        return {name: _mean(values, self.aggregations.get(name, "")) for name, values in self.values.items()}
 
 
-@dataclass(frozen=True)
-class ScoredSample:
-    """A sample with the values of each repeat for every metric, or with the reason why it has none."""
-
-    record: SampleRecord
-    values: dict[str, list[Value]]
-    error: str | None
-    category: str = ""
-    extracted: Any = None
-    """The answer that the task read from the first repeat."""
-    extracted_repeats: Sequence[Any] = ()
-    """Those of all repeats, where there are several."""
-    choices: Sequence[str] = ()
-    """The choices that were scored, where the task is multiple choice by log-probability."""
-    aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Metric name -> the registered metric that sums up its values."""
-    details: Sequence[Mapping[str, Any]] = ()
-    """For each repeat why it has these values, where the task knows more than them."""
+def _mean(values: Sequence[Value], aggregation: str) -> Any:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if isinstance(known[0], Opaque):
+        return shown(known[0].value)
+    try:
+        if isinstance(known[0], (tuple, list)):
+            value = float(metrics.get(aggregation)([known]).value)
+        else:
+            value = sum(value for value in known if isinstance(value, (int, float))) / len(known)
+    except Exception:  # a third-party metric that needs more than one sample
+        return None
+    return value if math.isfinite(value) else None
 
 
-def from_state(state: SampleState, sent: Sequence[str] = ()) -> SampleRecord:
+def shown(value: Any) -> Any:
+    """A value that only its task can read, for people: numbers, texts and mappings of numbers as they are, others as
+    text."""
+    number = value.item() if hasattr(value, "item") and getattr(value, "size", 0) == 1 else value
+    if isinstance(number, (list, tuple)):
+        return repr([shown(part) for part in number])
+    if isinstance(number, (bool, int, float)):
+        return encode_float(float(number))
+    if isinstance(number, dict) and all(isinstance(one, (int, float)) for one in number.values()):
+        return {str(name): encode_float(float(one)) for name, one in number.items()}
+    return number if isinstance(number, str) else repr(number)
+
+
+def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
     """A sample that ran, or that is about to; `sent` are its `prompt_requests` as the model got them."""
     task, sample = state.task, state.sample
     if state.rounds:
@@ -134,11 +161,11 @@ def from_state(state: SampleState, sent: Sequence[str] = ()) -> SampleRecord:
         keys = [[clone.key for clone in repeat] for repeat in zip(*clones, strict=True)]
         continuations = [request.continuation for request in state.requests if request.continuation]
     responses = [[] for _ in keys] if state.open_requests() else state.repeats()
-    shown = prompt_requests(state)
-    return SampleRecord(
+    visible = prompt_requests(state)
+    return RunSample(
         sample,
         task.target(sample),
-        shown[-1].text,
+        visible[-1].text,
         continuations,
         keys,
         responses,
@@ -146,9 +173,9 @@ def from_state(state: SampleState, sent: Sequence[str] = ()) -> SampleRecord:
         prompts=list(sent) if len(sent) > 1 else [],
         messages=[_messages(rounds[-1]) for rounds in state.rounds],
         tools=[tool.to_dict() for tool in state.first_request.tools],
-        added_tools=[tool.to_dict() for tool in shown[-1].tools if tool not in state.first_request.tools],
-        media=media_entries(shown[-1].media),
-        max_rounds_reached=state.ended_at_limit(),
+        added_tools=[tool.to_dict() for tool in visible[-1].tools if tool not in state.first_request.tools],
+        media=media_entries(visible[-1].media),
+        noted=frozenset([ROUNDS] if state.ended_at_limit() else []),
     )
 
 
@@ -166,44 +193,53 @@ def _messages(request: Request) -> list[dict[str, Any]]:
     return [] if isinstance(request.context, str) else [message.to_json() for message in request.context]
 
 
-def score_sample(task: Task, record: SampleRecord) -> ScoredSample:
+def score_sample(task: Task, one: RunSample) -> RunSample:
     """An error is not an answer: a sample with one has no value. Nor has one that the task's scoring fails on."""
-    sample = record.sample
-    category = str(hooks.attempt(lambda: task.category(sample)) or "")
+    sample, error = one.sample, one.unanswered
     choices = list(map(str, hooks.attempt(lambda: task.choice_texts(sample)) or ()))
-    if not choices and task.kind == LOGLIKELIHOOD and len(record.continuations) > 1:
-        choices = record.continuations
-    if record.error is not None:
-        return ScoredSample(record, {}, record.error, category, choices=choices)
+    if not choices and task.kind == LOGLIKELIHOOD and len(one.continuations) > 1:
+        choices = one.continuations
+    category = str(hooks.attempt(lambda: task.category(sample)) or "")
+    unscored = replace(
+        one, values={}, category=category, choices=choices, extracted=None, extracted_repeats=(), aggregations={}, details=()
+    )
+    if error is not None:
+        return replace(unscored, error=error)
     try:
-        names = metrics_of(task, [record])
-        repeats = [_values(task, record, repeat) for repeat in range(len(record.responses))]
+        names = metrics_of(task, [one])
+        repeats = [_values(task, one, repeat) for repeat in range(len(one.responses))]
         values = {name: [_number(name, found) for found in repeats] for name in names}
         if task.open_metrics:
             more = dict.fromkeys(name for found in repeats for name in found if name not in values)
             values |= {name: [_number(name, {name: None, **found}) for found in repeats] for name in more}
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # third-party scoring code: its failure is this sample's, not the run's
-        return ScoredSample(record, {}, f"scoring failed: {describe(error)}", category, choices=choices)
-    extracted = [hooks.attempt(partial(task.extracted, sample, repeat)) for repeat in record.responses]
-    several = extracted if len(extracted) > 1 else ()
-    details = [hooks.attempt(partial(task.details, sample, repeat)) or {} for repeat in record.responses]
-    shown = details if any(details) else ()
-    return ScoredSample(record, values, None, category, extracted[0], several, choices, names, shown)
+    except BaseException as failure:  # third-party scoring code: its failure is this sample's, not the run's
+        return replace(unscored, error=f"scoring failed: {describe(failure)}")
+    extracted = [hooks.attempt(partial(task.extracted, sample, repeat)) for repeat in one.responses]
+    details = [hooks.attempt(partial(task.details, sample, repeat)) or {} for repeat in one.responses]
+    return replace(
+        unscored,
+        values=values,
+        error=None,
+        extracted=extracted[0],
+        extracted_repeats=extracted if len(extracted) > 1 else (),
+        aggregations=names,
+        details=details if any(details) else (),
+    )
 
 
-def metrics_of(task: Task, records: Iterable[SampleRecord]) -> dict[str, str]:
+def metrics_of(task: Task, samples: Iterable[RunSample]) -> dict[str, str]:
     """A task's metrics, with those of its judge where there was one."""
-    judged = task.judge is not None and any(record.judgements for record in records)
+    judged = task.judge is not None and any(one.judgements for one in samples)
     return {**task.metrics, **(task.judge.metrics if task.judge is not None and judged else {})}
 
 
-def _values(task: Task, record: SampleRecord, repeat: int) -> Mapping[str, Value]:
-    responses = record.responses[repeat]
-    if task.judge is None or not record.judgements:
-        return task.score(record.sample, responses)
-    return task.score_judged(record.sample, responses, record.judgements[repeat])
+def _values(task: Task, one: RunSample, repeat: int) -> Mapping[str, Value]:
+    responses = one.responses[repeat]
+    if task.judge is None or not one.judgements:
+        return task.score(one.sample, responses)
+    return task.score_judged(one.sample, responses, one.judgements[repeat])
 
 
 def _number(name: str, found: Mapping[str, Value]) -> Value:
@@ -219,115 +255,147 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
     return (parts[0], parts[1]) if len(parts) == 2 else parts[0]
 
 
-def write_samples(folder: RunFolder, model: str, task: str, scored: Iterable[ScoredSample], *, sync: bool = True) -> None:
-    """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
-    run = run_columns(model, folder)
-    write_lines(folder, task, (row_line(sample_row(run, task, one)) for one in scored), sync=sync)
+def row_of(run: Mapping[str, Any], task: str, one: RunSample) -> SampleRow:
+    """`run` are the columns of the run, as `run_columns` gives them."""
+    first = one.responses[0] if one.responses else []
+    return SampleRow(
+        **run,
+        task=task,
+        id=one.sample.id,
+        category=one.category or None,
+        status=one.status,
+        flags=one.flags,
+        prompt=one.sent or one.prompt,
+        target=_as_text(one.target),
+        response=_text(first),
+        reasoning=first[-1].reasoning if first else None,
+        extracted=one.extracted,
+        error=None if one.pending else one.error,
+        finish_reason=first[-1].finish_reason if first else None,
+        prompt_tokens=_total([response.prompt_tokens for response in first]),
+        output_tokens=_total([response.output_tokens for response in first]),
+        seconds=_total([response.seconds for response in first]),
+        reasoning_tokens=_total([response.reasoning_tokens for response in first]),
+        data_hash=data_hash(one.sample.doc),
+        means=one.means,
+        continuations=one.continuations,
+        responses=[[response.to_dict() for response in repeat] for repeat in one.responses],
+        values={name: [_encoded(value) for value in values] for name, values in one.values.items()},
+        keys=one.keys,
+        doc=one.sample.doc,
+        **_choices(one, first),
+        unrendered=one.prompt if one.sent and one.sent != one.prompt else None,
+        extracted_repeats=list(one.extracted_repeats),
+        judgements=one.judgements,
+        prompts=one.prompts,
+        messages=one.messages if any(one.messages) else [],
+        tools=one.tools,
+        added_tools=one.added_tools,
+        media=one.media,
+        details=[dict(repeat) for repeat in one.details],
+    )
 
 
-def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: bool = True) -> None:
-    """The file of a task's samples from its lines, of which one at a time is in memory."""
-
-    def fill(handle: IO[bytes]) -> None:
-        for line in lines:
-            handle.write(utf8(scrub(line)))
-            handle.write(b"\n")
-
-    write_atomically(folder.samples_file(task), fill, root=folder.root, sync=sync)
+def _as_text(target: Any) -> str | None:
+    """A gold answer as text, so that the column has one type in all files; a list or an object as JSON."""
+    if target is None or isinstance(target, str):
+        return target
+    return json_text(target) if isinstance(target, (list, tuple, dict, bool)) else str(target)
 
 
-def row_line(data: Mapping[str, Any]) -> str:
-    """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
-    with contextlib.suppress(UnicodeEncodeError, OverflowError, RecursionError, TypeError):
-        line = _encode(data)  # which refuses what contains itself
-        if is_plain(data):
-            line = msgspec.json.format(line, indent=0)  # both in a fifth of the time of json.dumps
-            return line.decode()
-    text = json_text(data)
-    if not _SURROGATE.search(text):
-        return text
-    return json_text({**_mapped(data, _escape), "escaped": True})
+def _text(responses: Sequence[Response]) -> str | None:
+    if not responses:
+        return None
+    return responses[-1].text if responses[-1].text is not None else responses[-1].label
 
 
-def is_plain(*values: Any) -> bool:
-    """Whether values have only the types of JSON, and finite numbers."""
-    waiting: list[Iterable[Any]] = [values]
-    while waiting:
-        for value in waiting.pop():
-            kind = type(value)
-            if kind is dict and set(map(type, value)) <= _KEY_TYPES:
-                waiting.append(value.values())
-            elif kind is list or kind is tuple:
-                waiting.append(value)
-            elif kind not in _PLAIN_TYPES and not (kind is float and math.isfinite(value)):
-                return False
-    return True
+def _choices(one: RunSample, responses: Sequence[Response]) -> dict[str, Any]:
+    """The columns of multiple choice; none for other tasks. `correct` is the metric acc where that is 0 or 1."""
+    if not one.choices:
+        return {}
+    scores = [response.score for response in responses]
+    known = [score for score in scores if score is not None and not math.isnan(score)]
+    best = scores.index(max(known)) if known and len(scores) == len(one.choices) else None
+    right = one.values.get("acc", [None])[0]
+    return {
+        "choices": list(one.choices),
+        "chosen": None if best is None else one.choices[best],
+        "choice_logprobs": [score if score is not None and math.isfinite(score) else None for score in scores],
+        "correct": right == 1.0 if right in (0.0, 1.0) else None,
+    }
 
 
-def read_samples(file: Path) -> list[SampleRecord]:
-    """Samples as a run wrote them, with their responses. Two lines of one sample are refused."""
-    samples: dict[str | int, SampleRecord] = {}
-    for where, line in read_rows(file):
-        sample = _read_line(line, where)
-        if sample.sample.id in samples:
-            raise RunError(f"{where} is a second line of sample {sample.sample.id}: remove one of them")
-        samples[sample.sample.id] = sample
-    return list(samples.values())
+def _total(counts: Sequence[float | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
-def read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The lines of a samples file, one at a time, each with the words that name it in a message."""
-    try:
-        for number, (_, line) in enumerate(read_lines(file), 1):
-            if line.strip():
-                where = f"{file}, line {number},"
-                row = parse_json(line, where, RunError, strict=True)
-                checked(row, SampleLine, where)
-                yield where, unescaped(row)
-    except FileNotFoundError:
-        raise RunError(f"cannot read {file}: there is no such file; `mill eval` writes it") from None
+def _encoded(value: Value) -> Any:
+    if value is None or isinstance(value, Opaque):
+        return None if value is None else shown(value.value)
+    return [encode_float(part) for part in value] if isinstance(value, (tuple, list)) else encode_float(float(value))
 
 
-def _read_line(line: Any, where: str) -> SampleRecord:
-    keys, given = line["keys"], line["responses"]
+def sample_of(row: SampleRow, where: object = "a sample") -> RunSample:
+    """The sample in memory, with what scoring has found. `where` names the row in a message."""
+    keys, given = row.keys, plain(row.responses)
     if not keys or not all(keys):
         raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
     if len(given) != len(keys) or any(len(repeat) > len(names) for repeat, names in zip(given, keys, strict=True)):
         raise RunError(f"{where} is not valid: responses: a response for each of the keys is needed")
-    responses = [[read_response(response, where) for response in repeat] for repeat in given]
-    for number, repeat in enumerate(responses):
-        for index, response in enumerate(repeat):
-            if response.tool_results and len(response.tool_results) != len(response.tool_calls):
-                path = f"responses[{number}][{index}].tool_results"
-                raise RunError(f"{where} is not valid: {path}: a result for each of the calls is needed")
-    sample = Sample(line["id"], line["doc"])
-    sent, judgements = line["prompt"], line.get("judgements", [])
+    judgements = plain(row.judgements)
     if judgements and len(judgements) != len(keys):
         raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
-    prompt = line.get("unrendered") or sent
-    shown = {name: line[name] for name in _SHOWN if name in line}
-    return SampleRecord(
-        sample, line["target"], prompt, line["continuations"], keys, responses, judgements, sent=sent, **shown
+    return RunSample(
+        Sample(row.id, plain(row.doc)),  # type: ignore[arg-type]
+        plain(row.target),
+        row.unrendered or row.prompt,
+        row.continuations,
+        keys,
+        _responses(given, where),
+        judgements,
+        sent=row.prompt,
+        prompts=row.prompts,
+        messages=plain(row.messages),
+        tools=plain(row.tools),
+        added_tools=plain(row.added_tools),
+        media=plain(row.media),
+        noted=frozenset({ROUNDS} & set(row.flags)),
+        values={name: [_value(value) for value in repeats] for name, repeats in row.values.items()},
+        error=NOT_ANSWERED if row.status == PENDING else row.error,
+        category=row.category or "",
+        extracted=plain(row.extracted),
+        extracted_repeats=plain(row.extracted_repeats),
+        choices=row.choices or (),
+        details=plain(row.details),
     )
 
 
-def unescaped(line: Any) -> Any:
-    """A line whose lone surrogates were written out, with them; any other line as it is."""
-    return _mapped(line, _unescape) if line.get("escaped") else line
+def _value(value: Any) -> Value:
+    """A metric's value of one repeat, from JSON."""
+    if isinstance(value, list):
+        parts = [number(part) for part in value]
+        return (parts[0], parts[1]) if len(parts) == 2 and None not in parts else Opaque(value)  # type: ignore[return-value]
+    found = math.nan if value == "NaN" else number(value)
+    return found if found is not None or value is None else Opaque(value)
 
 
-def _mapped(data: Any, change: Callable[[str], str]) -> Any:
-    """The same data with every text in it changed."""
-    if isinstance(data, str):
-        return change(data)
-    if isinstance(data, Mapping):
-        return {_mapped(key, change): _mapped(value, change) for key, value in data.items()}
-    return [_mapped(value, change) for value in data] if isinstance(data, (list, tuple)) else data
+def _responses(given: Sequence[Sequence[Any]], where: object) -> list[list[Response]]:
+    responses = [[read_response(response, where) for response in repeat] for repeat in given]
+    for repeat, of_repeat in enumerate(responses):
+        for index, response in enumerate(of_repeat):
+            if response.tool_results and len(response.tool_results) != len(response.tool_calls):
+                path = f"responses[{repeat}][{index}].tool_results"
+                raise RunError(f"{where} is not valid: {path}: a result for each of the calls is needed")
+    return responses
 
 
-def _escape(text: str) -> str:
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.replace("\\", "\\\\"))
+def write_samples(folder: RunFolder, model: str, task: str, samples: Iterable[RunSample], *, sync: bool = True) -> None:
+    """The samples of a task, as lines of its file in a run's folder; `model` is the model's name."""
+    run = run_columns(model, folder)
+    write_lines(folder, task, (line_of(columns_of(row_of(run, task, one))) for one in samples), sync=sync)
 
 
-def _unescape(text: str) -> str:
-    return re.sub(r"\\(?:\\|u(d[89a-f][0-9a-f]{2}))", lambda found: chr(int(found[1], 16)) if found[1] else "\\", text)
+def read_samples(file: Path) -> list[RunSample]:
+    """Samples as a run wrote them, with their responses. Two lines of one sample are refused."""
+    return [sample_of(row, where) for where, row in unique_rows(file).values()]

@@ -153,6 +153,22 @@ class FailedSample(TypedDict):
 
 
 @dataclass
+class Flagged:
+    """How many samples of a task have a flag, and the first of them."""
+
+    n: Count
+    samples: list[str | int] = field(default_factory=list)
+
+    def add(self, sample: str | int) -> None:
+        self.n += 1
+        if len(self.samples) < MOST_FLAGGED:
+            self.samples.append(sample)
+
+
+MOST_FLAGGED = 20
+
+
+@dataclass
 class TaskResult:
     """A task's scores in results.json. `n` of `total` samples ran and `errors` of them have no value; each metric's own n
     says how many do."""
@@ -164,20 +180,12 @@ class TaskResult:
     n: int
     total: int
     errors: int
-    truncated: int
-    cut_short: int
     metrics: dict[str, Estimate]
     warnings: list[str] = field(default_factory=list)
     failures: list[FailedSample] = field(default_factory=list)
     data_hash: str = ""
-    empty: int = 0
-    """Samples with a response of no text."""
-    filtered: int = 0
-    """Samples with a response that the server withheld."""
-    truncated_reasoning: list[str | int] = field(default_factory=list)
-    """The samples with a response that ended inside of its reasoning: it has no answer, and is scored as an empty one."""
-    max_rounds_reached: list[str | int] = field(default_factory=list)
-    """The samples with a dialog that ended at the limit of rounds before it was over."""
+    flags: dict[str, Flagged] = field(default_factory=dict)
+    """What people should know about some samples beside their score, by the names of `mill.runs.sample_row.FLAGS`."""
     categories: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """The metrics of each category, of tasks that report them."""
     unjudged: dict[str, int] = field(default_factory=dict)
@@ -241,8 +249,7 @@ def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
 
 
 _OPTIONAL = (
-    "categories", "unjudged", "truncated_reasoning", "max_rounds_reached", "pending", "not_judged", "sampled",
-    "decision", "other_decisions",
+    "categories", "unjudged", "flags", "pending", "not_judged", "sampled", "decision", "other_decisions",
 )  # fmt: skip
 
 
@@ -260,15 +267,39 @@ def _encoded(metrics: Mapping[str, Estimate]) -> dict[str, dict[str, Any]]:
 
 
 def decode_floats(entry: Any) -> Any:
-    """A result as `to_dict` writes it, with its NaN and infinity, which JSON does not have, as floats."""
+    """A result as `to_dict` or an earlier version wrote it; its NaN and infinity, which JSON does not have, as floats."""
     if not isinstance(entry, Mapping):
         return entry
     decoded = dict(entry)
+    if "flags" not in entry:
+        decoded["flags"] = _earlier_flags(entry)
     if "metrics" in entry:
         decoded["metrics"] = _decoded(entry["metrics"])
     if isinstance(entry.get("categories"), Mapping):
         decoded["categories"] = {name: _decoded(metrics) for name, metrics in entry["categories"].items()}
     return decoded
+
+
+_EARLIER_FLAGS = {
+    "truncated": "truncated_prompt",
+    "cut_short": "token_limit",
+    "truncated_reasoning": "truncated_reasoning",
+    "max_rounds_reached": "max_rounds_reached",
+    "empty": "empty",
+    "filtered": "filtered",
+}
+
+
+def _earlier_flags(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a version that counted each in a field of its own, some with the samples."""
+    found = {}
+    for field_name, flag in _EARLIER_FLAGS.items():
+        value = entry.get(field_name)
+        if isinstance(value, list) and value:
+            found[flag] = {"n": len(value), "samples": value[:MOST_FLAGGED]}
+        elif isinstance(value, int) and value > 0:
+            found[flag] = {"n": value}
+    return found
 
 
 def _decoded(metrics: Any) -> Any:

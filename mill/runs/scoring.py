@@ -19,7 +19,7 @@ from mill.api.task import RenderSettings, Task
 from mill.api.warnings import warn
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.repeats import with_repeat_metrics
-from mill.runs.samples import SampleRecord, ScoredSample, score_sample
+from mill.runs.samples import RunSample, score_sample
 from mill.tasks import hooks
 from mill.tasks.load import load_builtin, load_files, recorded_task
 from mill.tasks.sources import Documents, added_folders, split_name
@@ -31,17 +31,17 @@ _CHUNK = 8
 
 def score_samples(
     task: Task,
-    records: Sequence[SampleRecord],
+    records: Sequence[RunSample],
     settings: RenderSettings,
     repeat_metrics: Sequence[RepeatMetric] | None = None,
-) -> list[ScoredSample]:
+) -> list[RunSample]:
     """Every sample of a task with its values, in order, and with these metrics over its repeats; `settings` are those of the
     run."""
     return with_repeat_metrics(task, _score_all(task, records, settings), repeat_metrics)
 
 
-def _score_all(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
-    answered = [(record.sample, repeat) for record in records if record.error is None for repeat in record.responses]
+def _score_all(task: Task, records: Sequence[RunSample], settings: RenderSettings) -> list[RunSample]:
+    answered = [(record.sample, repeat) for record in records if record.unanswered is None for repeat in record.responses]
     hooks.attempt(lambda: task.prepare_scoring(answered))  # a failure is that of a sample, whose score() meets it again
     started = time.monotonic()
     scored = [score_sample(task, record) for record in records[:_TRIED]]
@@ -52,7 +52,7 @@ def _score_all(task: Task, records: Sequence[SampleRecord], settings: RenderSett
     return scored + [score_sample(task, record) for record in rest]
 
 
-def _in_processes(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
+def _in_processes(task: Task, records: Sequence[RunSample], settings: RenderSettings) -> list[RunSample]:
     """Where processes cannot be used the samples are scored here."""
     documents = [record.sample.doc for record in records]
     paths = (*imported_files(), *added_folders())
@@ -77,7 +77,7 @@ def _start(name: str, documents: Documents, settings: RenderSettings, paths: tup
     _scoring = recorded_task(name, {name: documents}, settings), consent
 
 
-def _score(record: SampleRecord) -> ScoredSample:
+def _score(record: RunSample) -> RunSample:
     assert _scoring is not None, "_start runs before the first sample"
     task, consent = _scoring
     with consenting(consent):

@@ -16,12 +16,12 @@ from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.metrics.finite_population import planned_size
 from mill.runs.sampled_estimates import MEAN, OWN
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.sampling import LEAST, SampleGroup, random_order, stratified_order
 from mill.runs.schema import Decision
 from mill.runs.task_plan import TaskPlan
 
-Scores = Callable[[Sequence[SampleState]], list[ScoredSample]]
+Scores = Callable[[Sequence[SampleState]], list[RunSample]]
 """Scores samples that have their responses."""
 Estimates = Callable[[], Mapping[str, Mapping[str, Estimate]]]
 """The metrics of each task and benchmark over the samples so far, by the names that the user gave."""

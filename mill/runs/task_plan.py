@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +14,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, opti
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
+from mill.runs.sample_row import hash_docs
 from mill.runs.sampling import (
     SampleChoice,
     describe_choice,
@@ -280,14 +279,3 @@ def _plan(
     if choice.sample is not None:
         drawn = {samples[index].id: position for index, position in positions.items()}
     return TaskPlan(requested, task, states, len(samples), data_hash, hooks.read_warnings(task), sampled, drawn)
-
-
-def hash_docs(docs: Sequence[Mapping[str, Any]]) -> str:
-    """A digest of the evaluated rows, in order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for doc in docs:
-        digest.update(_encode_doc(doc).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-_encode_doc = json.JSONEncoder(sort_keys=True, default=repr).encode

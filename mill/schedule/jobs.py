@@ -1,4 +1,4 @@
-"""Cells as jobs: arrays on SLURM, through submitit and within the limits of the cluster file, or processes of this machine."""
+"""Cells as jobs: arrays on SLURM, through submitit and within the limits of the cluster file, or local processes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The words of which the documents of `long-context` are made, and the draws that choose them.
 
-The same bytes must come out everywhere, or runs could not be compared: all chance comes from `Random.random`, the only method
-whose sequence Python promises to keep.
+The same bytes must come out everywhere, or runs could not be compared: all chance comes from `Random.random`, the only
+method whose sequence Python promises to keep.
 """
 
 from __future__ import annotations

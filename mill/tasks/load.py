@@ -1,4 +1,4 @@
-"""From names to tasks: built-in tasks, benchmarks, patterns, data files, custom task files, and the tasks of a recorded run."""
+"""From names to tasks: built-in tasks, benchmarks, patterns, data files, custom task files, tasks of a recorded run."""
 
 from __future__ import annotations
 

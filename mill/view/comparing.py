@@ -13,7 +13,7 @@ from mill.checks.measurements import NEAR_TIE
 from mill.checks.result import Check, Variant
 from mill.checks.sentences import explain
 from mill.metrics.paired import holm, mcnemar, rate, rate_difference
-from mill.runs.sample_status import STATUSES
+from mill.runs.sample_row import STATUSES
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
 from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison

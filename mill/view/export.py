@@ -17,7 +17,7 @@ from typing import Any
 from mill.api.errors import MillError, RunError, SpecError
 from mill.api.printing import utf8
 from mill.api.storage import json_text, write_atomically
-from mill.runs.sample_status import STATUSES
+from mill.runs.sample_row import STATUSES
 from mill.view import api, check_queries, comparing, queries
 from mill.view.check_queries import find_check
 from mill.view.comparing import PairFilter
@@ -28,7 +28,7 @@ from mill.view.overview import Viewer, overview
 from mill.view.pairs import MARGINS
 from mill.view.report import offline_report
 from mill.view.run_info import RunInfo, run_labels
-from mill.view.sample_line import FLAGS
+from mill.view.sample_line import FLAG_BITS
 from mill.view.server import REPORT_CSS, STATIC
 
 _IMPORT = re.compile(r'^import\s*(?:(?:(\w+)|\{([^}]*)\})\s*from\s*)?"([^"]+)";?', re.MULTILINE)
@@ -238,9 +238,11 @@ class _Export:
     def _run(self, uid: str) -> None:
         chosen = SampleFilter(uid)
         self._data(f"run-{uid}", api.run(self.viewer, {"run": uid}))
-        flagged = {name: {(row["task"], row["id"]) for row in self._rows(replace(chosen, flags=(name,)))} for name in FLAGS}
+        flagged = {
+            name: {(row["task"], row["id"]) for row in self._rows(replace(chosen, flags=(name,)))} for name in FLAG_BITS
+        }
         rows = [
-            {**row, "all_flags": [name for name in FLAGS if (row["task"], row["id"]) in flagged[name]]}
+            {**row, "all_flags": [name for name in FLAG_BITS if (row["task"], row["id"]) in flagged[name]]}
             for row in self._rows(chosen)
         ]
         metrics = queries.list_samples(self.index, replace(chosen, page=Page(limit=1)))["metrics"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
-from mill.runs.sample_status import STATUSES
-from mill.view.sample_line import FLAGS, METRIC_COLUMNS
+from mill.runs.sample_row import STATUSES
+from mill.view.sample_line import FLAG_BITS, METRIC_COLUMNS
 
 MOST_ROWS = 500
 SORTS = {
@@ -56,7 +56,7 @@ def read_filter(given: Mapping[str, str]) -> SampleFilter:
         task=given.get("task", ""),
         category=given.get("category"),
         statuses=read_names(given.get("status", ""), STATUSES, "status"),
-        flags=read_names(given.get("flag", ""), FLAGS, "flag"),
+        flags=read_names(given.get("flag", ""), FLAG_BITS, "flag"),
         search=given.get("q", "").strip(),
         page=read_page(given, SORTS),
     )

@@ -33,9 +33,10 @@ _SAMPLE_TYPES: Types = {
     **dict.fromkeys(("error", "status", "finish_reason", "reasoning"), TEXT),
     "seconds": NUMBER,
     **dict.fromkeys(("prompt_tokens", "output_tokens", "reasoning_tokens"), WHOLE),
-    **dict.fromkeys(("truncated", "truncated_reasoning", "correct", "max_rounds_reached"), TRUTH),
+    "correct": TRUTH,
+    "flags": ANY,
 }
-_OPTIONAL = ("correct", "max_rounds_reached")  # columns that only some tasks have
+_OPTIONAL = ("correct",)  # that only some tasks have
 
 
 def sample_types(rows: Sequence[Mapping[str, Any]]) -> Types:

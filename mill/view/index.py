@@ -21,13 +21,11 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.warnings import warn
-from mill.runs.sample_head import read_head
-from mill.runs.sample_status import STATUSES
+from mill.runs.sample_row import STATUSES, read_row
 from mill.view.database import Database
 from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.sample_line import METRIC_COLUMNS
-from mill.view.sample_line import indexed as columns_of
+from mill.view.sample_line import METRIC_COLUMNS, indexed, pair_key
 from mill.view.scan import scan
 
 _BATCH = 5_000
@@ -268,23 +266,20 @@ class _FileReader:
 
     def _add(self, offset: int, line: bytes) -> None:
         try:
-            head = read_head(line)
+            row = read_row(line)
         except ValueError:
             self.damaged += 1
             return
-        self.metrics += [name for name in head.values if name not in self.metrics][: METRIC_COLUMNS - len(self.metrics)]
-        one = columns_of(head, line, self.metrics)
-        key = one.key
+        self.metrics += [name for name in row.values if name not in self.metrics][: METRIC_COLUMNS - len(self.metrics)]
+        columns = indexed(row, self.metrics)
+        key = pair_key(row)
         while key in self._seen:  # samples with the same data: the second is paired with the second of another run
             key += 1
         self._seen.add(key)
-        self.requests += sum(map(len, head.keys))
-        self.statuses[STATUSES[one.status]] += 1
-        values = (*one.values, *(None,) * (METRIC_COLUMNS - len(one.values)))
-        columns = (one.flags, one.prompt_tokens, one.output_tokens, one.seconds, one.margin, one.worst, one.worst_at)
-        name = one.name.encode("utf-8", "backslashreplace").decode()
-        position = (self.id, offset, len(line), key, name, self._name(one.category), one.status)
-        self._rows.append((*position, *columns, one.prompt_key, one.answer_key, one.extracted_key, *values))
+        self.requests += sum(map(len, row.keys))
+        self.statuses[row.status] += 1
+        name, status = str(row.id).encode("utf-8", "backslashreplace").decode(), STATUSES.index(row.status)
+        self._rows.append((self.id, offset, len(line), key, name, self._name(row.category or ""), status, *columns))
         if len(self._rows) >= _BATCH:
             self._flush()
 

@@ -12,7 +12,7 @@ from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, score_rows
 from mill.report.data_frame import data_frame
 from mill.runs.model_labels import distinguishing_arguments
-from mill.runs.sample_status import STATUSES, with_status
+from mill.runs.sample_row import STATUSES
 from mill.view.check_queries import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows, read_names
@@ -138,7 +138,7 @@ class LoadedResults:
 
     def _samples(self, chosen: SampleFilter, limit: int | None) -> list[dict[str, Any]]:
         found = all_rows(lambda page: list_samples(self._index, replace(chosen, page=page)), limit)
-        return [with_status(read_sample(self._index, chosen.run, row["task"], row["id"]), row["status"]) for row in found]
+        return [read_sample(self._index, chosen.run, row["task"], row["id"]) for row in found]
 
     def compare(self, a: str, b: str, task: str = "") -> pd.DataFrame:
         """The samples that two runs share: a row for each with both results, and how the answer changed."""

@@ -16,7 +16,7 @@ from mill import __version__
 from mill.api.errors import RunError
 from mill.api.storage import open_regular
 from mill.runs.advisory_lock import LivenessWatcher
-from mill.runs.sample_status import STATUSES
+from mill.runs.sample_row import STATUSES
 from mill.runs.schema import BenchmarkResult, TaskResult, main_metric
 from mill.view.check_queries import list_checks
 from mill.view.index import ResultsIndex

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from mill.api.errors import RunError, SpecError
-from mill.runs.sample_status import FAILED, PENDING
+from mill.runs.sample_row import FAILED, PENDING, STATUSES
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, read_line
 from mill.view.sample_line import TOKENS
@@ -25,7 +25,10 @@ COUNTS = (
     "sum(changed AND margin IS NULL) AS no_margin"
 )
 _STEP = " ".join(f"WHEN margin < {margin} THEN {number}" for number, margin in enumerate(MARGINS))
-_IS_RIGHT = f"CASE WHEN {{0}}.status = {FAILED} THEN 0 WHEN {{0}}.{{1}} = 1 THEN 1 WHEN {{0}}.{{1}} = 0 THEN 0 END"
+_PENDING = STATUSES.index(PENDING)
+_IS_RIGHT = (
+    f"CASE WHEN {{0}}.status = {STATUSES.index(FAILED)} THEN 0 WHEN {{0}}.{{1}} = 1 THEN 1 WHEN {{0}}.{{1}} = 0 THEN 0 END"
+)
 _PAIR = f"""
     INSERT INTO pairs (
         comparison, file, a, b, category, cell, changed, flipped, other_prompt, margin, value_a, value_b, difference
@@ -37,7 +40,7 @@ _PAIR = f"""
         x.answer_key != y.answer_key, x.extracted_key != y.extracted_key, x.prompt_key != y.prompt_key,
         x.margin, x.{{a}}, y.{{b}}, y.{{b}} - x.{{a}}
     FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key ON y.file = ? AND y.key = x.key
-    WHERE x.id BETWEEN ? AND ? AND +x.file = ? AND x.status != {PENDING} AND y.status != {PENDING}
+    WHERE x.id BETWEEN ? AND ? AND +x.file = ? AND x.status != {_PENDING} AND y.status != {_PENDING}
 """
 
 

@@ -13,13 +13,12 @@ from mill.api.storage import open_regular
 from mill.api.validate import parse_json
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
-from mill.runs.sample_status import FAILED, GRADED, RIGHT, STATUSES, WRONG
-from mill.runs.samples import unescaped
+from mill.runs.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_row, unescaped, with_status
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
 from mill.view.overview import summed
 from mill.view.run_info import RunInfo
-from mill.view.sample_line import FLAGS, read_texts
+from mill.view.sample_line import FLAG_BITS
 
 EXCERPT = 120
 LONGEST_LISTED = 1_000_000
@@ -117,7 +116,7 @@ def samples_where(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int,
     if chosen.statuses:
         clause.add(f"status IN ({', '.join('?' * len(chosen.statuses))})", *map(STATUSES.index, chosen.statuses))
     for flag in chosen.flags:
-        clause.add("flags & ?", FLAGS[flag])
+        clause.add("flags & ?", FLAG_BITS[flag])
     if query := search_query(chosen.search):
         clause.add("id IN (SELECT rowid FROM texts WHERE texts MATCH ? AND rowid BETWEEN ? AND ?)", query, first, last)
     return clause
@@ -131,7 +130,7 @@ def _listed(row: Mapping[str, Any], files: Mapping[int, Any]) -> dict[str, Any]:
         "id": row["name"],
         "category": row["category_name"],
         "status": STATUSES[row["status"]],
-        "flags": [name for name, bit in FLAGS.items() if row["flags"] & bit and name != "logprobs"],
+        "flags": [name for name, bit in FLAG_BITS.items() if row["flags"] & bit and name != "logprobs"],
         "values": {name: row[f"v{number}"] for number, name in enumerate(metrics)},
         **{name: row[name] for name in ("prompt_tokens", "output_tokens", "seconds", "margin", "worst", "worst_at")},
     }
@@ -142,11 +141,14 @@ def excerpt(index: ResultsIndex, row: Mapping[str, Any]) -> dict[str, Any]:
     if row["length"] > LONGEST_LISTED:
         return {"response": None, "target": None}
     try:
-        texts = read_texts(raw_line(index, row)[1])
+        sample = read_row(raw_line(index, row)[1])
     except (RunError, ValueError):  # the file changes: the next version of the list has it
         return {"response": None, "target": None}
-    answer = texts.error or texts.response or texts.chosen
-    return {name: text[:EXCERPT] if text else text for name, text in (("response", answer), ("target", texts.target))}
+    answer, target = sample.error or sample.response or sample.chosen, plain(sample.target)
+    return {
+        "response": answer[:EXCERPT] if answer else answer,
+        "target": target[:EXCERPT] if isinstance(target, str) else None,
+    }
 
 
 def read_sample(index: ResultsIndex, run: str, task: str, name: str) -> dict[str, Any]:
@@ -169,8 +171,10 @@ def read_line(index: ResultsIndex, row: Any) -> dict[str, Any]:
     data = parse_json(raw, f"{path} at byte {row['offset']}", RunError)
     if not isinstance(data, dict) or str(data.get("id")).encode("utf-8", "backslashreplace").decode() != row["name"]:
         raise RunError(f"{path} has changed: the index is being brought up to date")
-    found: dict[str, Any] = unescaped(data)
-    return found
+    try:
+        return with_status(unescaped(data), read_row(raw))
+    except ValueError as error:
+        raise RunError(f"{path} at byte {row['offset']} is not a sample: {error}") from error
 
 
 def raw_line(index: ResultsIndex, row: Any) -> tuple[str, bytes]:
@@ -210,8 +214,9 @@ def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str,
     connection, found = index.database.connection(), list[dict[str, Any]]()
     clause = samples_where(index, SampleFilter(), files)
     query = (
-        f"SELECT names.text AS category, count(*) AS n, sum(status = {FAILED}) AS failed, sum(status = {RIGHT}) AS right, "
-        f"sum(status = {WRONG}) AS wrong, sum(status = {GRADED}) AS graded FROM samples JOIN names ON names.id = category "
+        "SELECT names.text AS category, count(*) AS n, "
+        + ", ".join(f"sum(status = {STATUSES.index(name)}) AS {name}" for name in (FAILED, RIGHT, WRONG, GRADED))
+        + " FROM samples JOIN names ON names.id = category "
         f"WHERE {clause.text.replace('id BETWEEN', 'samples.id BETWEEN')} GROUP BY category ORDER BY names.text"
     )
     for row in connection.execute(query, clause.parameters):

@@ -1,113 +1,61 @@
-"""One line of samples/<task>.jsonl as the scalar columns of the index. Texts are hashed, never stored."""
+"""One row of samples/<task>.jsonl as the scalar columns of the index. Texts are hashed, never stored."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from mill.api.errors import RunError
-from mill.api.validate import parse_json
-from mill.runs.sample_head import ABSENT, SampleLineHead
-from mill.runs.sample_status import status_of
+from mill.runs.sample_row import FLAGS, SampleRow, hash_docs
 
-TRUNCATED, CUT_SHORT, EMPTY, CUT_REASONING, LAST_ROUND, TOKENS = (1 << bit for bit in range(6))
-FLAGS = {
-    "truncated_prompt": TRUNCATED,
-    "token_limit": CUT_SHORT,
-    "empty": EMPTY,
-    "truncated_reasoning": CUT_REASONING,
-    "max_rounds_reached": LAST_ROUND,
-    "logprobs": TOKENS,
-}
+FLAG_BITS = {name: 1 << number for number, name in enumerate((*FLAGS, "logprobs"))}
+TOKENS = FLAG_BITS["logprobs"]
 METRIC_COLUMNS = 6  # of one task; further metrics are in the samples alone
-
-
-class IndexedSample(NamedTuple):
-    """A row of the index without the columns of its file and position."""
-
-    key: int
-    name: str
-    category: str
-    status: int
-    flags: int
-    prompt_tokens: float | None
-    output_tokens: float | None
-    seconds: float | None
-    margin: float | None
-    worst: float | None
-    worst_at: int | None
-    prompt_key: int
-    """Checksums of what was sent and answered: two samples that are paired already are compared by them."""
-    answer_key: int
-    extracted_key: int
-    """0 where no answer is extracted."""
-    values: tuple[float | None, ...]
-
-
+_ABSENT = (b"", b"null")
 _decode_responses = msgspec.json.Decoder(list[list[dict[str, Any]]]).decode
 
 
-def indexed(head: SampleLineHead, line: bytes, metrics: Sequence[str]) -> IndexedSample:
-    """`metrics` are those of the task, in the order of the columns; the first is the one that decides right or wrong."""
-    values = () if head.error else tuple(_value(head, name, line) for name in metrics[:METRIC_COLUMNS])
-    worst, worst_at, has_tokens = _worst_token(bytes(head.responses))
-    doc = bytes(head.doc)
-    return IndexedSample(
-        key=_hash(doc if doc not in (*ABSENT, b"{}") else str(head.id).encode("utf-8", "backslashreplace")),
-        name=str(head.id),
-        category=head.category or "",
-        status=status_of(head.error, values[0] if values else None),
-        flags=_flags(head) | (TOKENS if has_tokens else 0),
-        prompt_tokens=head.prompt_tokens,
-        output_tokens=head.output_tokens,
-        seconds=head.seconds,
-        margin=_margin(head.choice_logprobs),
-        worst=worst,
-        worst_at=worst_at,
-        prompt_key=zlib.crc32(head.prompt),
-        answer_key=zlib.crc32(_answer(head)),
-        extracted_key=zlib.crc32(head.extracted) if bytes(head.extracted) not in ABSENT else 0,
-        values=values,
-    )
+def indexed(row: SampleRow, metrics: Sequence[str]) -> tuple[Any, ...]:
+    """The columns behind the status. `metrics` are those of the task, in the order of the columns.
 
-
-def _answer(head: SampleLineHead) -> bytes:
-    """What the model answered: its text or label, else its choice."""
-    response = bytes(head.response)
-    return response if response not in ABSENT else bytes(head.chosen)
-
-
-def _flags(head: SampleLineHead) -> int:
-    empty = bytes(head.response) == b'""' and not head.error
+    What was sent and answered are checksums: two samples that are paired already are compared by them. That of the
+    extracted answer is 0 where none is extracted.
+    """
+    worst, worst_at, has_tokens = _worst_token(_raw(row.responses))
+    values = [row.means.get(name) for name in metrics[:METRIC_COLUMNS]]
+    numbers = [float(value) if isinstance(value, (int, float)) and not row.error else None for value in values]
+    extracted = _raw(row.extracted)
+    answer = row.response if row.response is not None else row.chosen
     return (
-        TRUNCATED * head.truncated
-        | CUT_SHORT * (head.finish_reason == "length")
-        | EMPTY * empty
-        | CUT_REASONING * head.truncated_reasoning
-        | LAST_ROUND * head.max_rounds_reached
+        sum(FLAG_BITS[name] for name in row.flags if name in FLAG_BITS) | (TOKENS if has_tokens else 0),
+        row.prompt_tokens,
+        row.output_tokens,
+        row.seconds,
+        _margin(row.choice_logprobs),
+        worst,
+        worst_at,
+        _checksum(row.prompt),
+        _checksum(answer) if answer is not None else 0,
+        zlib.crc32(extracted) if extracted not in _ABSENT else 0,
+        *numbers,
+        *[None] * (METRIC_COLUMNS - len(numbers)),
     )
 
 
-def _value(head: SampleLineHead, metric: str, line: bytes) -> float | None:
-    """The mean over repeats. Of a metric of pairs, such as perplexity, the column that the run has written."""
-    found = [value for value in head.values.get(metric, ()) if value is not None]
-    if not found:
-        return None
-    if all(isinstance(value, (int, float)) for value in found):
-        return float(sum(found) / len(found))
-    if isinstance(found[0], list):
-        try:
-            row = parse_json(line, "the line", RunError)
-        except RunError:
-            return None
-        value = row.get(metric, row.get(f"metric_{metric}"))
-        return float(value) if isinstance(value, (int, float)) else None
-    return None
+def pair_key(row: SampleRow) -> int:
+    """By which samples of two runs are paired: the digest of their data, 64 bits as SQLite stores integers."""
+    return int.from_bytes(bytes.fromhex((row.data_hash or hash_docs([{"id": str(row.id)}]))[:16]), "big", signed=True)
+
+
+def _raw(part: Any) -> bytes:
+    return bytes(part) if isinstance(part, msgspec.Raw) else b""
+
+
+def _checksum(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
 def _margin(scores: Sequence[float | None] | None) -> float | None:
@@ -130,35 +78,3 @@ def _worst_token(responses: bytes) -> tuple[float | None, int | None, bool]:
     scores = [(token[2], at) for at, token in enumerate(tokens) if len(token) > 2 and isinstance(token[2], (int, float))]
     worst, at = min(scores, default=(None, None))
     return worst, at, True
-
-
-def _hash(text: bytes) -> int:
-    """64 bits, as SQLite stores integers: samples of two runs are paired by it."""
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
-
-
-class SampleLineTexts(msgspec.Struct, gc=False):
-    """The texts of a line that lists and the search show."""
-
-    prompt: str = ""
-    target: str | None = None
-    response: str | None = None
-    reasoning: str | None = None
-    chosen: str | None = None
-    error: str | None = None
-
-    @property
-    def written(self) -> str:
-        """Everything that the model wrote."""
-        return "\n".join(filter(None, (self.reasoning, self.response, self.chosen)))
-
-
-_decode_texts = msgspec.json.Decoder(SampleLineTexts).decode
-
-
-def read_texts(line: bytes) -> SampleLineTexts:
-    """Raises ValueError for a line that is no sample."""
-    try:
-        return _decode_texts(line)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ValueError(str(error)) from error

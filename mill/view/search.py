@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mill.api.errors import MillError
+from mill.runs.sample_row import read_row
 from mill.view.index import ResultsIndex
 from mill.view.queries import raw_line
-from mill.view.sample_line import read_texts
 
 MOST_CHARACTERS = 20_000  # of each text, half from its start and half from its end
 _BATCH = 500
@@ -52,10 +52,11 @@ def _texts(index: ResultsIndex, rows: list[Any]) -> Iterator[tuple[int, str, str
     """A line that cannot be read has no words."""
     for row in rows:
         try:
-            texts = read_texts(raw_line(index, row)[1])
+            one = read_row(raw_line(index, row)[1])
         except (MillError, ValueError):
             continue
-        yield row["id"], _bounded(texts.prompt), _bounded(texts.written)
+        written = "\n".join(filter(None, (one.reasoning, one.response, one.chosen)))
+        yield row["id"], _bounded(one.prompt), _bounded(written)
 
 
 def _bounded(text: str) -> str:

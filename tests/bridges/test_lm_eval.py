@@ -30,7 +30,7 @@ from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate
-from mill.runs.samples import SampleRecord, ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.schema import TaskResult
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
@@ -221,7 +221,7 @@ def test_a_task_that_is_not_here_is_left_out_of_scoring_again(
 def test_a_warning_of_many_tasks_is_one_line() -> None:
     def result(name: str, *warnings: str) -> TaskResult:
         return TaskResult(
-            task=name, task_type="generative_qa", version="1", n_shots=0, n=1, total=1, errors=0, truncated=0, cut_short=0,
+            task=name, task_type="generative_qa", version="1", n_shots=0, n=1, total=1, errors=0,
             metrics={"acc": Estimate(1.0, None, None, None, 1)}, warnings=list(warnings),
         )  # fmt: skip
 
@@ -386,7 +386,7 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     counts: list[int] = []
     real = pool._in_processes
 
-    def counted(task: Task, records: Sequence[SampleRecord], settings: RenderSettings) -> list[ScoredSample]:
+    def counted(task: Task, records: Sequence[RunSample], settings: RenderSettings) -> list[RunSample]:
         counts.append(len(records))
         return real(task, records, settings)
 

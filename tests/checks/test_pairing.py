@@ -108,7 +108,7 @@ def test_only_samples_of_both_runs_are_paired() -> None:
 
 
 def row(id: str, data: str, prompt: str = "p") -> Answer:
-    return Answer("t", id, "c", prompt, None, f"answer to {data}", doc_hash=data, request_key=f"request {data} {prompt}")
+    return Answer("t", id, "c", prompt, None, f"answer to {data}", data_hash=data, request_key=f"request {data} {prompt}")
 
 
 def test_different_data_with_the_same_ids_is_no_pair() -> None:

@@ -18,9 +18,7 @@ from safetensors.torch import load_file, save_file
 from mill.api.files import import_file
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer, cut, status
+from tests.servers import FaultServer, cut, status
 
 TOY = str(Path(__file__).parents[1] / "toy.py")
 NOISE = {"n1": 0.001, "n2": 0.01, "n3": 0.1}

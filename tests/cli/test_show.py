@@ -17,7 +17,7 @@ from mill.cli.main import run as main
 from mill.report.transcript import transcript
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
-from mill.runs.samples import SampleRecord
+from mill.runs.samples import RunSample, row_of
 from mill.tasks.load import load_files
 
 TESTS = Path(__file__).parents[1]
@@ -127,16 +127,16 @@ def test_a_dialog_that_ended_at_the_limit_of_rounds_says_so(show: Show, capsys: 
     printed = capsys.readouterr().out
     limited = "12 of 12 samples have a dialog that ended at the limit of rounds before it was over: raise --max_rounds"
     assert f"{limited} (samples 0, 1, 2, 3, 4, ...)" in printed
-    assert "[the dialog ended at the limit of rounds]" in show(folder, "toy_agent", "0")
-    assert folder.results().tasks["toy_agent"].max_rounds_reached == [str(number) for number in range(12)]
+    assert "[max rounds reached]" in show(folder, "toy_agent", "0")
+    assert folder.results().tasks["toy_agent"].flags["max_rounds_reached"].samples == [str(number) for number in range(12)]
     load_files((str(TESTS / "toy_agent.py"),))
-    assert score_again(folder).tasks[0].max_rounds_reached == [str(number) for number in range(12)]
+    assert score_again(folder).tasks[0].flags["max_rounds_reached"].samples == [str(number) for number in range(12)]
 
 
 def test_a_dialog_that_is_over_does_not(show: Show) -> None:
     folder = agent("--max_rounds", "7")
     assert "limit of rounds" not in show(folder, "toy_agent", "0")
-    assert folder.results().tasks["toy_agent"].max_rounds_reached == []
+    assert folder.results().tasks["toy_agent"].flags == {}
 
 
 MODEL = '''
@@ -199,8 +199,8 @@ def test_all_samples_as_json(show: Show) -> None:
 
 def test_messages_of_a_server_are_shown_by_role() -> None:
     sent = json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "def f():\n    pass"}])
-    record = SampleRecord(Sample("1", {}), None, "", [], [["k"]], [[Response(text="yes")]], sent=sent)
-    text = transcript(record, {"task": "t", "id": "1", "values": {}})
+    record = RunSample(Sample("1", {}), None, "", [], [["k"]], [[Response(text="yes")]], sent=sent)
+    text = transcript(row_of({}, "t", record), record)
     assert "[prompt: system]\nBe brief." in text and "[prompt: user]\ndef f():\n    pass\n" in text
 
 

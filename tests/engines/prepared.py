@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests import forking
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".demo/model/smollm2"
@@ -57,6 +58,6 @@ def with_thinking_tokens(folder: Path) -> Path:
 
 def conform(python: Path | str, *arguments: str) -> str:
     command = [str(python), "-m", "mill", "conform", *arguments]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
+    done = forking.run(command, env=ENVIRONMENT, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout

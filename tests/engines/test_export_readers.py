@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mill.export.run import ExportedRun
+from tests import forking
 from tests.engines.prepared import environment
 from tests.export.made_runs import ENVIRONMENT, evaluate, leaks, lines, mill
 from tests.export.odd import ESCAPED
@@ -44,7 +45,7 @@ def folder(python: str, run: ExportedRun, tmp_path_factory: pytest.TempPathFacto
 def logs(python: str, folder: Path) -> dict[str, Any]:
     """What inspect_ai reads, by task."""
     command = [python, str(READER), str(folder)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    done = forking.run(command, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-2000:]
     return {log["task"]: log for log in json.loads(done.stdout)}
 
@@ -119,7 +120,7 @@ def test_repeats_are_epochs(python: str, tmp_path: Path) -> None:
     run = evaluate(tmp_path / "run", "odd_text", "--repeats", "2", "--gen_kwargs", "temperature=0.5", python=python)
     done = mill("export", str(run.folder.path), "--to", "inspect", "--out", str(tmp_path / "out"), python=python)
     assert done.returncode == 0
-    done = subprocess.run([python, str(READER), str(tmp_path / "out")], env=ENVIRONMENT, capture_output=True, text=True)
+    done = forking.run([python, str(READER), str(tmp_path / "out")], env=ENVIRONMENT)
     (log,) = json.loads(done.stdout)
     assert log["epochs"] == 2
     assert sorted((one["id"], one["epoch"]) for one in log["samples"])[-2:] == [("plain", 1), ("plain", 2)]
@@ -137,7 +138,7 @@ def test_inspect_and_every_eval_ever_read_what_was_sampled(
     for target in ("inspect", "every-eval-ever"):
         done = mill("export", str(tmp_path / "run"), "--to", target, "--out", str(tmp_path / target), python=python)
         assert done.returncode == 0, done.stderr
-    done = subprocess.run([python, str(READER), str(tmp_path / "inspect")], env=ENVIRONMENT, capture_output=True, text=True)
+    done = forking.run([python, str(READER), str(tmp_path / "inspect")], env=ENVIRONMENT)
     (log,) = json.loads(done.stdout)
     first = "first 60 of 300; first 60 rows, not a random sample (--sample draws one)"
     drawn = "random 60 of 300, seed 0; random sample (seed 0, stratified by 3 categories): "
@@ -155,9 +156,9 @@ def test_mills_own_reader_finds_the_run_again(run: ExportedRun, folder: Path, tm
     (file,) = folder.glob("*_odd-dialog_*.eval")
     back = converted(file, tmp_path / "back")
     assert back.results.tasks["odd_dialog"].metrics["exact_match"].value == 0.5
-    ours, theirs = {row["id"]: row for row in run.rows("odd_dialog")}, back.rows("odd_dialog")
+    ours, theirs = {row.id: row for row in run.rows("odd_dialog")}, back.rows("odd_dialog")
     assert [response["text"] for response in theirs["long"]["responses"][0]] == [
-        response["text"] for response in ours["long"]["responses"][0]
+        response["text"] for response in ours["long"].responses[0]
     ]
     (agent,) = folder.glob("*_odd-agent_*.eval")
     first = converted(agent, tmp_path / "agent").samples("odd_agent")["plain"].responses[0][0]
@@ -176,7 +177,7 @@ def database(run: ExportedRun, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 def every_eval_ever(python: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [python, "-m", "every_eval_ever", *words]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, cwd=folder)
+    return forking.run(command, env=ENVIRONMENT, cwd=folder)
 
 
 def test_the_validator_of_every_eval_ever_accepts_all_files(python: str, database: Path) -> None:

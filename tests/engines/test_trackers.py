@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ import pytest
 
 from mill.export.run import ExportedRun
 from mill.export.tracker import TrackedRun, tracked
+from tests import forking
 from tests.engines.prepared import environment
 from tests.export.made_runs import ENVIRONMENT, KEY, evaluate, leaks, mill
-from tests.servers import free_port, serving, wait_for
+from tests.servers import free_port
+from tests.shared import made_once, served_once
+from tests.waiting import until
 
 READER = Path(__file__).with_name("read_trackers.py")
+LIVE = Path(__file__).with_name("live_trackers.py")
 TOY = Path(__file__).parents[1] / "toy.py"
 Read = Callable[..., list[dict[str, Any]]]
 
@@ -44,7 +50,7 @@ def read(python: str, tmp_path: Path) -> Read:
     def reader(*words: str) -> list[dict[str, Any]]:
         command = [python, str(READER), *words]
         environ = {**ENVIRONMENT, "TRACKIO_DIR": str(tmp_path / "trackio")}
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        done = forking.run(command, env=environ, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-2000:]
         found: list[dict[str, Any]] = json.loads(done.stdout)
         return found
@@ -62,14 +68,32 @@ def export(python: str, tmp_path: Path) -> Callable[..., subprocess.CompletedPro
 
 
 @pytest.fixture(scope="module")
-def server(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
+def empty(python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of MLflow without runs: to create its tables takes MLflow several seconds."""
+
+    def make(folder: Path) -> None:
+        command = [python, str(READER), "mlflow", f"sqlite:///{folder}/mlflow.db"]
+        assert forking.run(command, env=ENVIRONMENT, cwd=folder).returncode == 0
+
+    return made_once(tmp_path_factory, "mlflow-database", make) / "mlflow.db"
+
+
+@pytest.fixture
+def database(empty: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(empty, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def server(python: str, empty: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """MLflow's server, without the processes of its own that would run jobs."""
+    folder = made_once(tmp_path_factory, "mlflow-store", lambda folder: shutil.copy(empty, folder))
     store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]
-    command = [str(Path(python).with_name("mlflow")), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    options = ["server", "--host", "127.0.0.1", "--workers", "1", *store, "--port"]
     path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    with serving({**ENVIRONMENT, "PATH": path}, *command, *store) as process:
-        wait_for(f"http://127.0.0.1:{port}", process)
-        yield f"http://127.0.0.1:{port}"
+    variables = {**ENVIRONMENT, "PATH": path, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    mlflow = str(Path(python).with_name("mlflow"))
+    with served_once(tmp_path_factory, "mlflow", lambda port: [python, mlflow, *options, str(port)], variables) as url:
+        yield url
 
 
 def assert_files(files: dict[str, str], run: ExportedRun) -> None:
@@ -94,9 +118,9 @@ def assert_mlflow(found: dict[str, Any], entry: TrackedRun) -> None:
 
 @pytest.mark.parametrize("where", ["server", "database"])
 def test_mlflow_has_one_entry_of_a_run_that_is_exported_twice(
-    where: str, run: ExportedRun, read: Read, export: Any, server: str, tmp_path: Path
+    where: str, run: ExportedRun, read: Read, export: Any, server: str, database: Path
 ) -> None:
-    uri = server if where == "server" else f"sqlite:///{tmp_path}/mlflow.db"
+    uri = server if where == "server" else f"sqlite:///{database}"
     for _ in range(2):
         done = export(str(run.folder.path), "--to", f"mlflow:{uri}", "--project", where)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -173,19 +197,20 @@ def test_wandb_without_a_login_is_one_line(run: ExportedRun, python: str, tmp_pa
     assert done.stderr.splitlines()[-1].startswith("mill: wandb: "), done.stderr
 
 
-def log(
-    python: str, folder: Path, *targets: str, delay: float = 0.0, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """`mill eval --log_to` on 40 samples, each of which takes a while."""
-    words = ["toy[path=org/toy]", "toy_gen", "--task_paths", str(TOY), "--output_dir", str(folder / "results"), "--quiet"]
-    return mill(
-        "eval", *words, "--log_to", ",".join(targets), python=python, cwd=folder, TOY_DELAY=str(delay), **environment
-    )
+def logging(python: str, folder: Path, *targets: str, file: Path = LIVE) -> list[str]:
+    """`mill eval --log_to` on 40 samples."""
+    options = ["--task_paths", f"{TOY},{file}", "--output_dir", str(folder / "results"), "--quiet"]
+    return [python, "-m", "mill", "eval", "toy[path=org/toy]", "toy_gen", *options, "--log_to", ",".join(targets)]
+
+
+def log(python: str, folder: Path, *targets: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**ENVIRONMENT, "FORKED_IN": str(forking.folder), **environment}
+    return forking.run(logging(python, folder, *targets), env=variables, cwd=folder)
 
 
 def test_a_run_is_logged_while_it_runs(python: str, read: Read, server: str, tmp_path: Path) -> None:
     places = {"TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_DIR": str(tmp_path), "WANDB_MODE": "offline"}
-    done = log(python, tmp_path, f"mlflow:{server}", "trackio:live", "wandb:live", delay=0.4, **places)
+    done = log(python, tmp_path, f"mlflow:{server}", "trackio:live", "wandb:live", TOY_DELAY="0.03", **places)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     (run,) = read("mlflow", server, "mill")
     assert run["status"] == "FINISHED" and run["tags"]["mill.status"] == "finished"
@@ -201,8 +226,10 @@ def test_a_run_is_logged_while_it_runs(python: str, read: Read, server: str, tmp
     assert offline["config"]["mill.status"] == "finished"
 
 
-def test_an_export_after_a_logged_run_is_the_same_entry(python: str, read: Read, export: Any, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+def test_an_export_after_a_logged_run_is_the_same_entry(
+    python: str, read: Read, export: Any, database: Path, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{database}"
     assert log(python, tmp_path, f"mlflow:{uri}").returncode == 0
     assert export(str(tmp_path / "results"), "--to", f"mlflow:{uri}").returncode == 0
     (run,) = read("mlflow", uri)
@@ -240,34 +267,36 @@ def silent() -> Iterator[str]:
 
 
 def test_a_tracker_that_hangs_does_not_delay_the_run(python: str, silent: str, tmp_path: Path) -> None:
-    """The results are complete at once; the command ends after the 30 seconds that a tracker may take to start."""
-    words = ["toy[path=org/toy]", "toy_gen", "--task_paths", str(TOY), "--output_dir", str(tmp_path), "--quiet"]
-    command = [python, "-m", "mill", "eval", *words, "--log_to", f"mlflow:{silent}"]
+    """The results are complete at once; the command ends after the seconds that a tracker may take to start."""
+    (tmp_path / "patience.py").write_text("from mill.export import live\nlive.START_S = 3\n")
+    command = logging(python, tmp_path, f"mlflow:{silent}", file=tmp_path / "patience.py")
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:
-        while not list(tmp_path.rglob("results.json")):
-            assert process.poll() is None  # it still waits for the tracker
-            time.sleep(0.1)
+    with forking.popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:
+        until(lambda: process.poll() is not None or list(tmp_path.rglob("results.json")), "results.json")
+        assert process.poll() is None  # it still waits for the tracker
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0 and "exact_match" in out
     (line,) = err.splitlines()
     assert line.startswith("warning: mlflow: the run is not logged: it did not answer within ")
 
 
-def test_an_interrupted_run_is_logged_as_one(python: str, read: Read, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    words = ["toy[path=org/toy]", "toy_gen", "--task_paths", str(TOY), "--output_dir", str(tmp_path / "results"), "--quiet"]
-    command = [python, "-m", "mill", "eval", *words, "--log_to", f"mlflow:{uri}"]
-    environ = {**ENVIRONMENT, "TOY_DELAY": "0.5"}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:
-        while not (tmp_path / "mlflow.db").exists():
-            time.sleep(0.1)
-        time.sleep(6)
+def test_an_interrupted_run_is_logged_as_one(python: str, read: Read, database: Path, tmp_path: Path) -> None:
+    uri = f"sqlite:///{database}"
+    variables = {**ENVIRONMENT, "FORKED_IN": str(forking.folder), "TOY_HOLD": "20"}
+    command = logging(python, tmp_path, f"mlflow:{uri}")
+    with forking.popen(command, env=variables, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        until(lambda: process.poll() is not None or progress(database) > 0, "progress in the database")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=90)
-    assert process.returncode == 130
+        _, err = process.communicate(timeout=90)
+    assert process.returncode == 130, err
     (run,) = read("mlflow", uri)
     assert (run["status"], run["tags"]["mill.status"]) == ("KILLED", "interrupted")
     assert run["metrics"]["run/unanswered"] == 40  # samples are written at the end of a run
     assert 0 < run["metrics"]["progress/computed"] < 40
+
+
+def progress(database: Path) -> float:
+    """What a run has logged so far."""
+    with contextlib.closing(sqlite3.connect(database)) as opened:
+        (value,) = opened.execute("select max(value) from metrics where key = 'progress/computed'").fetchone()
+    return value or 0.0

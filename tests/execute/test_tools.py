@@ -72,12 +72,12 @@ def test_an_agent_answers_after_its_rounds_and_each_round_holds_those_before(tmp
     outcome = run(tmp_path)
     (scored,) = outcome.scored.values()
     assert outcome.errors == 0 and len(scored) == 40
-    outcomes = {result.outcome for one in scored for response in one.record.responses[0] for result in response.tool_results}
+    outcomes = {result.outcome for one in scored for response in one.responses[0] for result in response.tool_results}
     assert outcomes == {OK, ERROR, MALFORMED, UNKNOWN, TIMED_OUT}
     for one in scored:
-        *calling, last = one.record.responses[0]
+        *calling, last = one.responses[0]
         assert calling and all(response.tool_calls for response in calling) and not last.tool_calls
-        roles = [message["role"] for message in one.record.messages[0]]
+        roles = [message["role"] for message in one.messages[0]]
         expected = ["system", "user"]
         for response in calling:
             expected += ["assistant", *["tool"] * len(response.tool_calls)]
@@ -88,7 +88,7 @@ def test_an_agent_answers_after_its_rounds_and_each_round_holds_those_before(tmp
 def test_a_long_output_is_shortened_for_the_model(tmp_path: Path) -> None:
     def longest(outcome: Outcome) -> int:
         (scored,) = outcome.scored.values()
-        responses = [response for one in scored for response in one.record.responses[0]]
+        responses = [response for one in scored for response in one.responses[0]]
         return max(len(result.output) for response in responses for result in response.tool_results if result.name == "much")
 
     assert 100 < longest(run(tmp_path / "a")) < 150
@@ -97,10 +97,8 @@ def test_a_long_output_is_shortened_for_the_model(tmp_path: Path) -> None:
 
 def test_a_dialog_ends_at_the_most_rounds_without_executing_the_last_calls(tmp_path: Path) -> None:
     (scored,) = run(tmp_path, max_rounds=2).scored.values()
-    assert all(len(one.record.responses[0]) == 2 for one in scored)
-    assert all(
-        response[-1].tool_calls and not response[-1].tool_results for one in scored for response in one.record.responses
-    )
+    assert all(len(one.responses[0]) == 2 for one in scored)
+    assert all(response[-1].tool_calls and not response[-1].tool_results for one in scored for response in one.responses)
 
 
 def test_an_agent_run_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.export.run import ExportedRun, select_runs
+from tests import forking
 
 ROOT = Path(__file__).parents[2]
 ODD = Path(__file__).parent / "odd.py"
@@ -23,7 +24,7 @@ def mill(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command; MLflow without a server writes its files below the working folder."""
     command, environ = [python, "-m", "mill", *words], {**ENVIRONMENT, **environment}
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, cwd=cwd)
+    return forking.run(command, env=environ, cwd=cwd)
 
 
 def evaluate(output_dir: Path, tasks: str = TASKS, *words: str, python: str = sys.executable) -> ExportedRun:

@@ -74,7 +74,7 @@ def test_an_unfinished_run_has_unanswered_samples_and_no_scores(tmp_path: Path) 
     run = evaluate(tmp_path, "odd_text", "--limit", "2")
     file = run.folder.samples_file("odd_text")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    rows[1] |= {"error": "not answered", "responses": [[]], "values": {}}
+    rows[1] |= {"status": "pending", "responses": [[]], "values": {}}
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run.folder.path / "results.json").unlink()
     unfinished = only_run(tmp_path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generati
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings
 from mill.models.spec.open import open_model
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer
+from tests.servers import FaultServer
 
 PARIS = "The capital of France is"
 

@@ -7,7 +7,6 @@ import contextlib
 import math
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Requ
 from mill.api.response import Response, Token
 from mill.models.http import client
 from mill.models.spec.open import open_model
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer, cut, free_port, garbage, stall, status
+from tests.servers import FaultServer, cut, free_port, garbage, stall, status
 
 TOY = Path(__file__).parents[1] / "toy.py"
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
@@ -265,7 +262,7 @@ FAULTS = {
     "status 500": (status(500, "boom"), "HTTP 500: boom"),
     "garbage": (garbage(), "is not JSON"),
     "cut": (cut(), "was cut"),
-    "stall": (stall(10), "within 1.5 s"),
+    "stall": (stall(), "within 1.5 s"),
     "no choices": ({"choices": []}, "has no choices"),
     "no text": ({"choices": [{"message": {"content": None}, "finish_reason": "length"}]}, "has no text"),
     "a list": ([1], "has no choices"),
@@ -306,7 +303,6 @@ def test_missing_and_invalid_log_probabilities_are_errors(values: list[Any], mes
 
 
 def test_an_absent_server_a_wrong_model_and_a_missing_key_are_reported_at_once() -> None:
-    started = time.monotonic()
     with pytest.raises(
         ModelError, match=r"cannot reach .*: Connection refused; start it, or wait for it with --wait SECONDS"
     ):
@@ -316,7 +312,6 @@ def test_an_absent_server_a_wrong_model_and_a_missing_key_are_reported_at_once()
             open_model(f"{server.url}[model=lama]").ready()
         with pytest.raises(ModelError, match="serves llama, qwen: pass one with model="):
             open_model(server.url).ready()
-    assert time.monotonic() - started < 30
 
 
 def test_a_server_that_comes_up_late_is_waited_for() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +15,7 @@ from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
 from mill.models.http import client
 from mill.models.spec.open import open_model
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer, events, status
+from tests.servers import FaultServer, events, status
 
 DIALOG = (Message("user", "what is 2 + 2?"),)
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}})

@@ -19,7 +19,7 @@ from mill.metrics.paired import rate
 from mill.report.about import check_about, manifest_about
 from mill.report.html import report_page
 from mill.report.markdown import report_markdown
-from mill.report.run_samples import MAX_CHARS, MAX_SAMPLES, cut, read_task_samples
+from mill.report.run_samples import MAX_CHARS, MAX_SAMPLES, cut, read_task_samples, shown_choices, shown_values
 from mill.report.runs import RunSection, read_run
 from mill.report.sections import CheckSection, find_sections
 from mill.runs.folder import RunFolder, find_runs
@@ -81,7 +81,7 @@ def test_wrong_samples_come_first_with_their_texts() -> None:
     assert 0 < len(wrong) < 40 and [sample.id for sample in found.shown] == [*wrong, *right]
     first, row = found.shown[0], next(row for row in written if row["id"] == wrong[0])
     assert (first.prompt, first.target, first.response) == (row["prompt"], row["target"], row["response"])
-    assert (first.kind, first.values, found.total) == ("wrong", {"exact_match": "0"}, 40)
+    assert (first.status, shown_values(first), found.total) == ("wrong", ["exact_match 0"], 40)
 
 
 def test_failed_samples_are_first_and_counted_by_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_failed_samples_are_first_and_counted_by_error(monkeypatch: pytest.Monke
     section = read_run(folder)
     failed = ["3", *(f"3{digit}" for digit in range(10))]
     found = section.samples["toy_gen"]
-    assert [sample.id for sample in found.shown[:11]] == failed and {one.kind for one in found.shown[:11]} == {"failed"}
+    assert [sample.id for sample in found.shown[:11]] == failed and {one.status for one in found.shown[:11]} == {"failed"}
     (line,) = found.failure_lines("toy_gen")
     assert line.startswith("toy_gen: 11 of 40 samples failed (3, 30, 31, 32, 33, ...): ") and "cannot read toy_gen 3" in line
     assert "11 of 40 samples failed (3, 30" in as_markdown(folder.path)
@@ -100,7 +100,7 @@ def test_the_choices_of_a_sample_have_their_log_probabilities() -> None:
     folder = evaluate("toy_choice", "--limit", "3")
     first = read_task_samples(folder.samples_file("toy_choice")).shown[0]
     row = next(row for row in rows(folder, "toy_choice") if row["id"] == first.id)
-    assert first.choices == list(zip([" choice 0", " choice 1", " choice 2"], row["choice_logprobs"], strict=True))
+    assert shown_choices(first) == list(zip([" choice 0", " choice 1", " choice 2"], row["choice_logprobs"], strict=True))
     assert first.extracted == row["chosen"]
 
 
@@ -130,10 +130,18 @@ def test_a_run_that_was_never_finished_is_shown_as_such() -> None:
 
 def test_samples_without_an_answer_have_not_failed() -> None:
     folder = evaluate("toy_gen", "--limit", "2")
-    written = [{**row, "responses": [[]], "response": None, "error": "not answered"} for row in rows(folder, "toy_gen")]
+    written = [{**row, "responses": [[]], "response": None, "status": "pending"} for row in rows(folder, "toy_gen")]
+    # As version 0.3 wrote it.
+    earlier: dict[str, Any] = {
+        "responses": [[]],
+        "response": None,
+        "error": "not answered",
+        "status": "",
+    }
+    written[1] |= earlier
     folder.samples_file("toy_gen").write_text("".join(f"{json.dumps(row)}\n" for row in written))
     found = read_run(folder).samples["toy_gen"]
-    assert [sample.kind for sample in found.shown] == ["unanswered"] * 2
+    assert [sample.status for sample in found.shown] == ["pending"] * 2
     assert found.failure_lines("toy_gen") == ["toy_gen: 2 of 2 samples are not answered"]
 
 

@@ -73,8 +73,8 @@ def test_a_run_stops_at_its_budget_and_continues_with_a_larger_one(mill: Mill, o
     assert result["metrics"]["exact_match"]["n"] == 12
     assert [session["ended"] for session in sessions(out)] == ["stopped"]
     # The first samples are done, as with --limit 12.
-    errors = [row["error"] for row in samples(out)["toy_gen.jsonl"]]
-    assert errors == [None] * 12 + ["not answered"] * 18
+    pending = [row["status"] == "pending" for row in samples(out)["toy_gen.jsonl"]]
+    assert pending == [False] * 12 + [True] * 18
 
     code, printed, _ = mill("toy[path=toy]", "toy_gen", "--max_tokens_total", "60")
     assert (code, computed(toy_here), spent(out)) == (4, [], 60)

@@ -16,7 +16,7 @@ from mill.cli.main import run
 from mill.metrics.sequential import Decider
 from mill.runs.claims import Claim
 from mill.runs.decisions import UNIT, GroupTest, Range, describe_decision, value_range
-from mill.runs.samples import ScoredSample
+from mill.runs.samples import RunSample
 from mill.runs.schema import Decision
 from tests.toy_exam import ExamTask
 
@@ -157,4 +157,4 @@ def test_a_row_without_an_answer_is_refused_and_no_failure() -> None:
     record = SimpleNamespace(sample=SimpleNamespace(id=3))
     scored = SimpleNamespace(error=None, values={"exact_match": [None]}, record=record)
     with pytest.raises(RunError, match="--decide needs a score of every sample: 3 has none of exact_match"):
-        value_range(cast(ScoredSample, scored), "exact_match")
+        value_range(cast(RunSample, scored), "exact_match")

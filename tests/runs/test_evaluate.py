@@ -392,7 +392,7 @@ def test_a_backend_whose_file_was_edited_is_another_model(
         file.write_text(OWN_BACKEND.replace("HOW", how))
         run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
         outcome = run.execute(quiet=True)
-        values.append([str(one.record.responses[0][0].text) for one in outcome.scored["toy_gen"]])
+        values.append([str(one.responses[0][0].text) for one in outcome.scored["toy_gen"]])
     assert values[0] == [text.upper() for text in values[1]] != values[1]
 
 

@@ -11,6 +11,7 @@ from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
     PATIENCE_S,
     computed,
+    kill,
     killed_at_random,
     leftovers,
     resume,
@@ -32,6 +33,14 @@ def test_a_run_killed_twenty_times_ends_like_an_undisturbed_one(undisturbed: Pat
     assert_same_end(out, undisturbed)
     assert not leftovers(out)
     assert len(recorded(out)) == len(computed(undisturbed.parent / "log"))
+
+
+def test_every_batch_that_ended_before_a_kill_is_recorded(tmp_path: Path) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    run = start(out, log, tasks="toy_gen", env={"TOY_HOLD": "9"})
+    until_first_response(run, log, answers=9)  # the ninth request never ends: two batches of four did
+    kill(run)
+    assert list(recorded(out)) == computed(log)[:8]
 
 
 def test_a_torn_last_line_is_computed_again_and_a_damaged_middle_is_reported(undisturbed: Path, tmp_path: Path) -> None:

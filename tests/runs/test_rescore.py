@@ -76,7 +76,7 @@ def test_an_incomplete_list_of_answers_is_not_taken_for_the_first_ones(
     code, _ = score(run, capsys)
     assert code == 1
     again = lines(file)[0]
-    assert again["error"] == "not answered" and again["responses"] == first["responses"]
+    assert (again["error"], again["status"]) == (None, "pending") and again["responses"] == first["responses"]
 
 
 def test_two_lines_of_one_sample_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

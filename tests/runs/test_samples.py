@@ -21,20 +21,22 @@ from mill.api.storage import json_text
 from mill.api.task import Sample
 from mill.cli.main import run as mill
 from mill.runs.folder import RunFolder
-from mill.runs.samples import SampleRecord, ScoredSample, _escape, _unescape, read_samples, row_line, write_samples
+from mill.runs.sample_row import _escape, _unescape, line_of
+from mill.runs.samples import RunSample, read_samples, write_samples
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from tests.runs.faults import TOY
 
 LONE = "a \ud800 b \\ud800 \\\\ \udfff"
 
 
-def scored(text: str, doc: Any = None, number: int = 0) -> ScoredSample:
+def scored(text: str, doc: Any = None, number: int = 0) -> RunSample:
     doc = {"question": text} if doc is None else doc
-    record = SampleRecord(Sample(str(number), doc), text, text, [], [["k"]], [[Response(text=text)]])
-    return ScoredSample(record, {"exact_match": [1.0]}, None)
+    return RunSample(
+        Sample(str(number), doc), text, text, [], [["k"]], [[Response(text=text)]], values={"exact_match": [1.0]}
+    )
 
 
-def write(folder: Path, *samples: ScoredSample) -> Path:
+def write(folder: Path, *samples: RunSample) -> Path:
     run = RunFolder(folder)
     write_samples(run, "m", "t", samples)
     return run.samples_file("t")
@@ -85,9 +87,9 @@ def test_a_row_is_what_json_text_makes_of_it_whatever_is_in_it(value: Any) -> No
         expected = json_text({"doc": value})
     except (TypeError, ValueError) as error:
         with pytest.raises(type(error)):
-            row_line({"doc": value})
+            line_of({"doc": value})
     else:
-        assert json.loads(row_line({"doc": value})) == json.loads(expected)
+        assert json.loads(line_of({"doc": value})) == json.loads(expected)
 
 
 @pytest.mark.parametrize("where", ["answers", "data", "model"])

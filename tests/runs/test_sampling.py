@@ -26,7 +26,7 @@ from mill.runs.folder import RunFolder
 from mill.runs.outcome import Outcome
 from mill.runs.recorded_run import read_runs
 from mill.runs.rescore import score_again
-from mill.runs.sample_status import NOT_ANSWERED
+from mill.runs.sample_row import NOT_ANSWERED
 from mill.runs.sampling import SampleChoice, SampleGroup, groups_of, random_order, stratified_order
 from mill.runs.schema import Look, TaskResult
 from mill.tasks.load import load_files, make_task, select
@@ -69,7 +69,7 @@ def truth(accuracy: float = 0.65, changed: float = 0.0, name: str = "a") -> floa
 
 
 def ids(outcome: Outcome) -> set[tuple[str, str]]:
-    return {(task, str(one.record.sample.id)) for task, some in outcome.scored.items() for one in some}
+    return {(task, str(one.sample.id)) for task, some in outcome.scored.items() for one in some}
 
 
 def mean(outcome: Outcome) -> Any:
@@ -189,7 +189,7 @@ def budgeted(tmp_path: Path, tokens: int, **given: Any) -> Outcome:
 
 def test_a_budget_ends_with_a_smaller_random_sample(tmp_path: Path) -> None:
     outcome = budgeted(tmp_path, 1200, sample=600)
-    done = {(task, str(one.record.sample.id)) for task, some in outcome.scored.items() for one in some if one.error is None}
+    done = {(task, str(one.sample.id)) for task, some in outcome.scored.items() for one in some if one.error is None}
     smaller = run(tmp_path / "other", sample=len(done))
     assert outcome.stopped and done == ids(smaller) and 250 < len(done) <= 300
     assert mean(outcome).metrics == mean(smaller).metrics
@@ -236,7 +236,7 @@ def test_samples_with_gaps_are_neither_random_nor_first_rows(tmp_path: Path) -> 
         with planned.open(quiet=True) as opened:
             opened.answer_all()
             scored = opened.scores.score_states(planned.states)
-        gap = replace(scored[3], record=replace(scored[3].record, responses=[[]]), values={}, error=NOT_ANSWERED)
+        gap = replace(scored[3], responses=[[]], values={}, error=NOT_ANSWERED)
         results, _ = replace(opened.scores, stopped="the budget").results({"toy_exam_art": [*scored[:3], gap, *scored[4:]]})
         found = results["toy_exam_art"]
         assert (found.n, found.pending, found.sampled) == (99, 1, None)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import Fault, FaultServer, status
 
 from mill import evaluate
 from mill.api.errors import SpecError
@@ -23,6 +22,7 @@ from mill.cli.main import run
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, parse_spec
 from mill.tasks.load import load_files
+from tests.servers import Fault, FaultServer, status
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import FaultServer, status
 
 from mill.api.printing import echo, echo_data, one_line, printable
 from mill.api.progress import Progress
 from mill.api.warnings import warn
+from tests.servers import FaultServer, status
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = str(ROOT / "tests/toy.py")

@@ -332,7 +332,7 @@ def test_means_are_those_of_the_leaderboard() -> None:
     }  # fmt: skip
     results = {
         f"bfcl_{name}": TaskResult(
-            task=f"bfcl_{name}", task_type="", version=1, n_shots=0, n=n, total=n, errors=0, truncated=0, cut_short=0,
+            task=f"bfcl_{name}", task_type="", version=1, n_shots=0, n=n, total=n, errors=0,
             metrics={"acc": mean([[1.0]] * right + [[0.0]] * (n - right))},
         )
         for name, (right, n) in right_of.items()

@@ -71,7 +71,7 @@ def evaluated(out: Path, category: str = BASE, **settings: Any) -> Outcome:
 def outputs(outcome: Outcome) -> list[list[str]]:
     """The results of all calls of each sample, of its first repeat."""
     (scored,) = outcome.scored.values()
-    rounds = [one.record.responses[0] for one in scored]
+    rounds = [one.responses[0] for one in scored]
     return [[result.output for response in one for result in response.tool_results] for one in rounds]
 
 
@@ -217,7 +217,7 @@ def test_apis_that_do_not_fit_the_questions_are_refused_before_the_run(
 def test_a_turn_ends_with_an_answer_and_each_round_has_the_rounds_before(tmp_path: Path) -> None:
     outcome = evaluated(tmp_path, system_prompt="Be brief.")
     (scored,) = outcome.scored.values()
-    first = scored[0].record
+    first = scored[0]
     assert [message["role"] for message in first.messages[0]] == [
         "system", "user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user", "assistant", "tool",
     ]  # fmt: skip
@@ -238,7 +238,7 @@ def test_every_repeat_and_sample_has_a_state_of_its_own(tmp_path: Path) -> None:
     write_package(tmp_path / "package", BASE, rows, [[["open_ticket('a')"]]] * 3)
     outcome = evaluated(tmp_path / "out", repeats=4, gen_kwargs={"temperature": 1.0})
     (scored,) = outcome.scored.values()
-    results = [response.tool_results for one in scored for repeat in one.record.responses for response in repeat]
+    results = [response.tool_results for one in scored for repeat in one.responses for response in repeat]
     listed = [result.output for found in results for result in found if result.name == "list_tickets"]
     assert listed == ['{"tickets": ["first", "a"]}'] * 12
     assert outcome.tasks[0].metrics["acc"].value == 1.0
@@ -278,7 +278,7 @@ def test_a_response_that_cannot_be_parsed_ends_the_turn_and_executes_nothing(pac
     row = dialog(0, BASE, user(broken, opens("b")), user([("list_tickets", {})]))
     write_package(package, BASE, [row], [[[], ["list_tickets()"]]])
     (scored,) = evaluated(tmp_path / "out").scored.values()
-    first, second, _ = scored[0].record.responses[0]
+    first, second, _ = scored[0].responses[0]
     assert [result.outcome for result in first.tool_results] == [OK, MALFORMED]
     assert first.tool_results[0].output.startswith("not executed")
     assert second.tool_results[0].output == '{"tickets": ["first"]}' and scored[0].values["acc"] == [1.0]
@@ -290,7 +290,7 @@ def test_a_dialog_ends_where_a_turn_has_too_many_steps(package: Path, tmp_path: 
 
     write_package(package, BASE, [row(0, MOST_STEPS), row(1, MOST_STEPS + 5)], [[["list_tickets()"]] * 2] * 2)
     (scored,) = evaluated(tmp_path / "out").scored.values()
-    assert [len(one.record.responses[0]) for one in scored] == [MOST_STEPS + 3, MOST_STEPS + 1]
+    assert [len(one.responses[0]) for one in scored] == [MOST_STEPS + 3, MOST_STEPS + 1]
     assert [one.values["acc"] for one in scored] == [[1.0], [0.0]]
     assert list(scored[1].details) == [
         {"reason": "the dialog ended in turn 1 of 2: it had more than 20 responses with calls"}

@@ -13,7 +13,7 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.execute.sample_state import SampleState
-from mill.runs.samples import SampleRecord, score_sample
+from mill.runs.samples import RunSample, score_sample
 from mill.tasks import hooks
 
 SETTINGS = RenderSettings()
@@ -203,7 +203,7 @@ def test_a_dialog_that_cannot_continue_is_a_failure_of_its_sample_alone(hook: Ca
 
 @pytest.mark.parametrize("error", [Stop("now"), SystemExit(3), GeneratorExit(), ValueError("no")])
 def test_what_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error: BaseException) -> None:
-    record = SampleRecord(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
+    record = RunSample(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
     scored = score_sample(made(score=raising(error)), record)
     assert scored.error is not None and scored.error.startswith(f"scoring failed: {type(error).__name__}")
     scored = score_sample(made(category=raising(error), extracted=raising(error), choice_texts=raising(error)), record)
@@ -216,7 +216,7 @@ def test_what_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interruption()])
 def test_an_interruption_is_never_an_error_of_a_sample(error: BaseException) -> None:
-    record = SampleRecord(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
+    record = RunSample(SAMPLE, None, "q", [], [["k"]], [[Response(text="a")]])
     for hook in ("score", "category", "extracted"):
         with pytest.raises(KeyboardInterrupt):
             score_sample(made(**{hook: raising(error)}), record)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.runs.folder import RunFolder
-from mill.runs.samples import SampleRecord, read_samples
+from mill.runs.samples import RunSample, read_samples
 from mill.runs.schema import Results
 from mill.view.other_logs.convert import convert_log
 from mill.view.other_logs.find import identify_log
@@ -26,7 +26,7 @@ class Converted:
         lines = self.folder.samples_file(task).read_text(encoding="utf-8").splitlines()
         return {row["id"]: row for row in map(json.loads, lines)}
 
-    def samples(self, task: str) -> dict[str, SampleRecord]:
+    def samples(self, task: str) -> dict[str, RunSample]:
         return {record.sample.id: record for record in read_samples(self.folder.samples_file(task))}
 
 

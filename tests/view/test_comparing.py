@@ -107,7 +107,7 @@ def test_samples_without_an_answer_are_not_compared(results: Path, tmp_path: Pat
     folder = Path(shutil.copytree(results, tmp_path / "results"))
     (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    unanswered = [{**line, "error": "not answered", "values": {}} for line in lines]
+    unanswered = [{**line, "status": "pending", "values": {}} for line in lines]
     file.write_text("".join(json.dumps(line) + "\n" for line in unanswered))
     index = ResultsIndex(folder, cache=tmp_path / "index")
     index.sync()

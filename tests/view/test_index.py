@@ -83,7 +83,8 @@ def test_a_file_that_was_rewritten_in_place_and_grew_is_read_again(results: Path
     index.sync()
     file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
     lines = lines_of(folder, "one", "toy_gen")
-    right = [{**line, "values": {"exact_match": [1.0]}} for line in [*lines, {**lines[0], "id": "more", "doc": {"x": 1}}]]
+    more = {**lines[0], "id": "more", "doc": {"x": 1}, "data_hash": "0" * 32}
+    right = [{**line, "values": {"exact_match": [1.0]}, "status": "right"} for line in [*lines, more]]
     with file.open("r+") as handle:  # the same inode
         handle.write("".join(json.dumps(line) + "\n" for line in right))
     index.sync()

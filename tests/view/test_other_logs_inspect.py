@@ -32,7 +32,11 @@ def test_metrics_are_those_of_inspect_ai(tmp_path: Path) -> None:
     assert result.metrics["style/length/std"].value == pytest.approx(4.0722639)
     assert result.metrics["style/polite"].value == pytest.approx(1 / 6)
     assert result.metrics["grade"].value == 0.25
-    assert (result.n, result.total, result.errors, result.cut_short, result.filtered) == (3, 3, 0, 1, 1)
+    assert (result.n, result.total, result.errors) == (3, 3, 0)
+    assert {name: one.n for name, one in result.flags.items() if name != "truncated_reasoning"} == {
+        "token_limit": 1,
+        "filtered": 1,
+    }
     assert result.version == 3
 
 
@@ -62,7 +66,7 @@ def test_reasoning_tokens_and_finish_reasons(tmp_path: Path) -> None:
     assert (first["reasoning"], first["response"], first["finish_reason"]) == ("one and one", "The answer is 2", "stop")
     assert (first["prompt_tokens"], first["output_tokens"], first["reasoning_tokens"]) == (12, 9, 4)
     assert 0 < first["seconds"] < 10
-    assert (third["response"], third["finish_reason"], third["truncated_reasoning"]) == ("", "length", True)
+    assert (third["response"], third["finish_reason"]) == ("", "length") and "truncated_reasoning" in third["flags"]
     assert json.loads(third["prompt"]) == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": f"{LONG} What is 3 + 3?"},

@@ -1,4 +1,4 @@
-"""The names `lm-eval:NAME`: tasks, groups and tags of the installed lm-evaluation-harness; `_gen` lists the choices of a question."""
+"""The names `lm-eval:NAME`: tasks, groups and tags of the installed lm-evaluation-harness. `_gen` lists the choices."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ from mill.report.html.run_plots import score_chart, score_point
 from mill.report.html.samples import filters
 from mill.report.html.sequence import sequence_chart
 from mill.report.html.tag import Html, joined, tag
-from mill.report.run_samples import ShownSample
+from mill.report.run_samples import shown_choices, shown_values
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, mean_of, score_table
+from mill.runs.sample_row import SampleRow, flag_words
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 
 MAX_CHARTS = 6
@@ -78,7 +79,7 @@ def _samples(run: RunSection) -> Html:
     choices = {
         "task": list(run.samples),
         "category": sorted({sample.category for _, sample in shown if sample.category}),
-        "kind": sorted({sample.kind for _, sample in shown}),
+        "kind": sorted({sample.status for _, sample in shown}),
     }
     more = [tag("p", f"{total - len(shown):,} more samples are in {run.path / 'samples'}.", class_="sub")]
     listed = tag("div", [_sample(task, sample) for task, sample in shown], class_="samples")
@@ -87,17 +88,18 @@ def _samples(run: RunSection) -> Html:
     )
 
 
-def _sample(task: str, sample: ShownSample) -> Html:
-    facts = [f"{name} {text}" for name, text in sample.values.items()]
-    facts += [f"the first of {sample.repeats} repeats"] if sample.repeats > 1 else []
-    where = " · ".join(filter(None, (task, sample.id, sample.category)))
+def _sample(task: str, sample: SampleRow) -> Html:
+    facts, choices = shown_values(sample), shown_choices(sample)
+    facts += [f"the first of {len(sample.keys)} repeats"] if len(sample.keys) > 1 else []
+    facts += map(flag_words, sample.flags)
+    where = " · ".join(filter(None, (task, str(sample.id), sample.category)))
     summary = tag(
         "summary",
-        tag("span", sample.kind, class_=f"tag k-{sample.kind}"),
+        tag("span", sample.status, class_=f"tag k-{sample.status}"),
         f" {where}",
         tag("span", " · ".join(facts), class_="facts"),
     )
-    gold = [tag("p", "target: ", tag("code", sample.target), class_="gold")] if sample.target is not None else []
+    gold: list[Html] = [tag("p", "target: ", tag("code", sample.target), class_="gold")] if sample.target is not None else []
     return tag(
         "details",
         summary,
@@ -105,16 +107,16 @@ def _sample(task: str, sample: ShownSample) -> Html:
         tag("pre", sample.prompt, class_="prompt"),
         gold,
         tag("div", _side(sample), class_="sides"),
-        [choice_table(["log-probability"], [(text, [score]) for text, score in sample.choices])] if sample.choices else [],
+        [choice_table(["log-probability"], [(text, [score]) for text, score in choices])] if choices else [],
         tag("button", "Copy as issue", class_="copy", type="button"),
         class_="sample",
         data_task=task,
-        data_category=sample.category,
-        data_kind=sample.kind,
+        data_category=sample.category or "",
+        data_kind=sample.status,
     )
 
 
-def _side(sample: ShownSample) -> list[Html]:
+def _side(sample: SampleRow) -> list[Html]:
     head: list[str] = ["response"]
     if sample.extracted is not None:
         head += [" → ", tag("code", sample.extracted)]

@@ -1,7 +1,7 @@
 """A sample that inspect_ai logged, with its epochs as repeats.
 
 `prompt` are the messages before the first that the model generated. Responses are the messages that it generated, one for
-each round; the other columns are as in mill/runs/sample_rows.py.
+each round; the other columns are as in mill/runs/sample_row.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from mill.api.storage import MOST_LINE, json_text
 from mill.api.task import Opaque, Sample, Value
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, ToolCall, ToolResult
 from mill.api.validate import convert
-from mill.runs.samples import SampleRecord, ScoredSample
+from mill.runs.sample_row import ROUNDS
+from mill.runs.samples import RunSample
 from mill.view.other_logs.inspect_schema import (
     InspectChoice,
     InspectContent,
@@ -141,7 +142,10 @@ def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
     sample = first.sample
     prompt = json_text([as_json(message, media=False) for message in first.prompt])
     dialog = any(len(epoch.responses) > 1 or has_media(epoch.before) for epoch in epochs)
-    record = SampleRecord(
+    answers, values = [_answer(epoch.sample) for epoch in epochs], _values(epochs)
+    details = [_details(epoch.sample) for epoch in epochs]
+    limited = any(epoch.sample.limit and epoch.sample.limit.type in _ROUND_LIMITS for epoch in epochs)
+    scored = RunSample(
         Sample(str(sample.id), _doc(sample)),
         sample.target[0] if isinstance(sample.target, list) and len(sample.target) == 1 else sample.target,
         prompt,
@@ -151,15 +155,9 @@ def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
         sent=prompt,
         messages=[[as_json(message) for message in epoch.before] for epoch in epochs] if dialog else [],
         tools=first.tools,
-        max_rounds_reached=any(epoch.sample.limit and epoch.sample.limit.type in _ROUND_LIMITS for epoch in epochs),
-    )
-    answers = [_answer(epoch.sample) for epoch in epochs]
-    values = _values(epochs)
-    details = [_details(epoch.sample) for epoch in epochs]
-    scored = ScoredSample(
-        record,
-        values,
-        _error(epochs),
+        noted=frozenset([ROUNDS] if limited else []),
+        values=values,
+        error=_error(epochs),
         extracted=answers[0],
         extracted_repeats=answers if len(answers) > 1 else (),
         choices=sample.choices or (),

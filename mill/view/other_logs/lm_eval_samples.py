@@ -16,7 +16,7 @@ from mill.api.response import Response
 from mill.api.storage import MOST_LINE, open_regular, read_lines
 from mill.api.task import Opaque, Sample, Value
 from mill.api.validate import convert, parse_json
-from mill.runs.samples import SampleRecord, ScoredSample
+from mill.runs.samples import RunSample
 from mill.view.other_logs.write import BrokenSample, ConvertedSample
 
 
@@ -153,7 +153,8 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
     continuations = [one[1] for one in arguments if len(one) > 1 and isinstance(one[1], str)]
     choices = _choices(contexts, continuations, config)
     name = str(first.doc_id)
-    record = SampleRecord(
+    chosen = _chosen(by_repeat[0], choices)
+    sample = RunSample(
         Sample(name, first.doc if isinstance(first.doc, Mapping) else {"doc": first.doc}),
         _target(first, choices, config),
         contexts[0],
@@ -162,11 +163,11 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
         by_repeat,
         sent=contexts[0],
         prompts=contexts if len(set(contexts[: len(choices) or None])) > 1 else [],
+        values=_values(lines),
+        extracted=chosen.get("chosen") if choices else _extracted(first, arguments),
+        choices=choices,
     )
-    chosen = _chosen(by_repeat[0], choices)
-    extracted = chosen.get("chosen") if choices else _extracted(first, arguments)
-    scored = ScoredSample(record, _values(lines), None, extracted=extracted, choices=choices)
-    return ConvertedSample(scored, chosen)
+    return ConvertedSample(sample, chosen)
 
 
 def _arguments(sample: LmEvalSample) -> list[list[Any]]:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from mill.api.errors import RunError
 from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate, around, exact_interval, is_proportion
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
-from mill.runs.results import MOST_LISTED
-from mill.runs.sample_rows import run_columns, sample_row
-from mill.runs.samples import ScoredSample, row_line, write_lines
+from mill.runs.results import MOST_LISTED, count_flags
+from mill.runs.sample_row import columns_of, line_of, run_columns, write_lines
+from mill.runs.samples import RunSample, row_of
 from mill.runs.schema import BenchmarkResult, FailedSample, SessionEntry, TaskEntry, TaskResult
 
 _DEEPEST = 200  # levels of lists and objects in a sample; readers in Python end at about a thousand
@@ -23,7 +25,7 @@ _DEEPEST = 200  # levels of lists and objects in a sample; readers in Python end
 class ConvertedSample:
     """A sample of a log; `columns` replace those that mill computes of its own samples."""
 
-    scored: ScoredSample
+    scored: RunSample
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -71,33 +73,24 @@ class SampleCounts:
     broken: int = 0
     first_reason: str = ""
     errors: int = 0
-    cut_short: int = 0
-    empty: int = 0
-    filtered: int = 0
     failures: list[FailedSample] = field(default_factory=list)
-    truncated_reasoning: list[str | int] = field(default_factory=list)
-    max_rounds_reached: list[str | int] = field(default_factory=list)
+    flagged: list[tuple[str | int, list[str]]] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The smallest and the largest value of each metric."""
 
-    def add(self, scored: ScoredSample) -> None:
+    def add(self, scored: RunSample) -> None:
         for name, values in scored.values.items():
             numbers = [float(value) for value in values if isinstance(value, (int, float))]
             low, high = self.ranges.get(name, (math.inf, -math.inf))
             self.ranges[name] = min(low, *numbers, math.inf), max(high, *numbers, -math.inf)
-        record = scored.record
         self.n += 1
-        self.responses += sum(map(len, record.responses))
-        self.cut_short += record.cut_short
-        self.empty += record.empty
-        self.filtered += record.filtered
-        self.truncated_reasoning += [record.sample.id] if record.truncated_reasoning else []
-        self.max_rounds_reached += [record.sample.id] if record.max_rounds_reached else []
+        self.responses += sum(map(len, scored.responses))
+        self.flagged += [(scored.sample.id, flags)] if (flags := scored.flags) else []
         if scored.error is not None and not any(value is not None for one in scored.values.values() for value in one):
             self.errors += 1
             if len(self.failures) < MOST_LISTED:
-                self.failures.append({"id": record.sample.id, "error": scored.error})
+                self.failures.append({"id": scored.sample.id, "error": scored.error})
 
     def add_broken(self, reason: str) -> None:
         self.broken += 1
@@ -147,16 +140,11 @@ def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry,
         n=n,
         total=total,
         errors=counts.errors,
-        truncated=0,
-        cut_short=counts.cut_short,
         metrics={name: _within_scale(one, counts.ranges.get(name)) for name, one in task.metrics.items()},
         warnings=task.warnings,
         failures=counts.failures,
         data_hash=task.data_hash,
-        empty=counts.empty,
-        filtered=counts.filtered,
-        truncated_reasoning=counts.truncated_reasoning,
-        max_rounds_reached=counts.max_rounds_reached,
+        flags=count_flags(counts.flagged),
     )
     return entry, result, counts
 
@@ -189,16 +177,16 @@ def _lines(
         if isinstance(one, BrokenSample):
             counts.add_broken(one.reason)
             continue
-        name = one.scored.record.sample.id
+        name = one.scored.sample.id
         if name in counts.seen:
             counts.add_broken(f"there is a second sample {name}")
             continue
         counts.seen.add(name)
         try:
-            row = {**sample_row(run, task, one.scored), **one.columns}
-            if nested_deeper(row, _DEEPEST):
+            columns = columns_of(structs.replace(row_of(run, task, one.scored), **one.columns))
+            if nested_deeper(columns, _DEEPEST):
                 raise RunError(f"it is nested deeper than {_DEEPEST} levels")
-            line = row_line(row)
+            line = line_of(columns)
         except (RunError, RecursionError, ArithmeticError, ValueError) as error:  # such as a number without a float
             counts.add_broken(f"sample {name}: {error}")
             continue

@@ -81,8 +81,7 @@ export const Response = ({ sample, repeat = 0, children }) => {
     ${error && html`<p class="error">${visible(error)}</p>`}
     ${reasoning && html`<details class="fold"><summary>reasoning, ${number(reasoning.length)} characters</summary><${Text} text=${reasoning} label="reasoning" /></details>`}
     <${ToolCalls} calls=${last?.tool_calls} results=${last?.tool_results} />
-    ${sample.truncated_reasoning && html`<p class="error">The response ended inside of its reasoning: it has no answer.</p>`}
-    ${sample.max_rounds_reached && html`<p class="error">The dialog ended at the limit of rounds.</p>`}
+    ${repeat === 0 && sample.flags?.map((flag) => html`<span class="tag">${words(flag)}</span> `)}
     ${generated && !error && (children || (text ? html`<${Text} text=${text} label="response" />` : html`<p class="note">no text</p>`))}`;
 };
 

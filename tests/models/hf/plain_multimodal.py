@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
-from vlm import AUDIO_RATE, MAKERS, MORE_MAKERS
 
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
 from mill.api.model import MillModel
@@ -23,6 +22,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.api.response import Response
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES
 from mill.models.spec.open import open_model
+from tests.vlm import AUDIO_RATE, MAKERS, MORE_MAKERS
 
 CONTINUATIONS = ["A", " yes", " a cat", " it is 42 , 7 or 1234"]
 QUESTIONS = [

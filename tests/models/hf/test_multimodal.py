@@ -18,7 +18,6 @@ import pytest
 import soxr
 import torch
 from PIL import Image, ImageSequence
-from vlm import AUDIO_RATE, AUDIO_WINDOW_S, CONTEXT, MAKERS
 
 from mill.api.errors import CannotServe
 from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media, Message
@@ -51,6 +50,7 @@ from tests.models.hf.plain_multimodal import (
 )
 from tests.plans import prepare
 from tests.test_docs import code_blocks
+from tests.vlm import AUDIO_RATE, AUDIO_WINDOW_S, CONTEXT, MAKERS
 
 MODALITIES = {
     "qwen3_vl": {"text", "image", "video"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +14,12 @@ from mill.api.errors import ModelBroken, ModelError, ServerBroken, ServerGone
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import client
+from mill.models.http.server import ServerModel
 from mill.models.spec.open import open_model
-from tests.launching import ended, run, start_mill, toy, until
+from tests.launching import ended, run, start_mill, toy
 from tests.outcomes import recorded, samples, scores
 from tests.servers import Fault, FaultServer, cut, free_port, stall, start_llama, status, wait_for
-
-DOWN_S = 1.0  # longer than the retries of a call take with these pauses
+from tests.waiting import DEADLINE_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +29,34 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mill.models.http.breaker.RECHECK_PAUSES_S", (0.5,))
 
 
+WAITS = "wait_for_server"
+Outage = dict[str, threading.Event]
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
+    """What a model has done since its server went down: it looks whether the server is back, and then waits for it."""
+
+    def noting(method: Callable[..., Any], event: threading.Event) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            event.set()
+            return method(*given)
+
+        return called
+
+    events = {name: threading.Event() for name in ("verify", WAITS)}
+    for name, event in events.items():
+        monkeypatch.setattr(ServerModel, name, noting(getattr(ServerModel, name), event))
+    return events
+
+
 class Restarting:
-    """A server that crashes on certain prompts and restarts after `down_s` seconds."""
+    """A server that crashes on certain prompts, and restarts at once or when a model does what `returns` says."""
 
     def __init__(
-        self, deadly: Callable[[str, int], bool], *, root: str = "a", returns: bool = True, down_s: float = DOWN_S
+        self, deadly: Callable[[str, int], bool], outage: Outage, *, root: str = "a", returns: str | None = WAITS
     ) -> None:
-        self.deadly, self.root, self.returns, self.down_s = deadly, root, returns, down_s
+        self.deadly, self.root, self.returns, self.outage = deadly, root, returns, outage
         self.starts = 1
         self.received: Counter[str] = Counter()
         self.port, self.lock = free_port(), threading.Lock()
@@ -56,31 +76,34 @@ class Restarting:
             self.received[prompt] += 1
             if self.deadly(prompt, self.received[prompt]):
                 self.up = None
+                for event in self.outage.values():
+                    event.clear()
                 threading.Thread(target=self._restart, args=(server,), daemon=True).start()
                 raise ConnectionError("gone")
         return {"choices": [{"text": f"re: {prompt}", "finish_reason": "stop"}]}
 
     def _restart(self, server: FaultServer) -> None:
         server.__exit__()
-        time.sleep(self.down_s)
-        if self.returns:
+        if self.returns in self.outage:
+            assert self.outage[self.returns].wait(DEADLINE_S), f"the model did not {self.returns}"
+        if self.returns is not None:
             with self.lock:
                 self.starts += 1
                 self.up = self._start(self.root)
 
     def close(self) -> None:
-        self.returns = False
+        self.returns = None
         with self.lock:
             if self.up is not None:
                 self.up.__exit__()
 
 
 @pytest.fixture
-def restarting() -> Iterator[Callable[..., Restarting]]:
+def restarting(outage: Outage) -> Iterator[Callable[..., Restarting]]:
     made: list[Restarting] = []
 
-    def make(*arguments: Any, **more: Any) -> Restarting:
-        made.append(Restarting(*arguments, **more))
+    def make(deadly: Callable[[str, int], bool], **more: Any) -> Restarting:
+        made.append(Restarting(deadly, outage, **more))
         return made[-1]
 
     yield make
@@ -135,7 +158,7 @@ class FailingServer:
         return {"choices": [{"text": f"re: {prompt}", "finish_reason": "stop"}]}
 
 
-FAULTS = {"silent": stall(20), "broken": status(500, "the engine is dead")}
+FAULTS = {"silent": stall(), "broken": status(500, "the engine is dead")}
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -166,8 +189,7 @@ def test_requests_that_failed_during_an_outage_are_sent_again() -> None:
         return len(set(prompts)) < len(prompts)
 
     def end_outage(server: FaultServer) -> None:
-        until(lambda: canary_failed(server))
-        time.sleep(0.2)  # for its response; the next canary is sent after 0.5 s
+        until(lambda: canary_failed(server) and not server.in_flight, "canary that failed")
         server.down = None
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -235,13 +257,13 @@ BAD = {f"q {number:02}" for number in range(20, 38)}
 
 def test_a_server_that_does_not_return_ends_the_stream_without_errors(restarting: Any) -> None:
     with pytest.raises(ServerGone, match="cannot reach"):
-        send_prompts(restarting(lambda prompt, times: prompt == "q 07", returns=False).url, patience=0.5)
+        send_prompts(restarting(lambda prompt, times: prompt == "q 07", returns=None).url, patience=0.5)
 
 
-@pytest.mark.parametrize("down_s", [0.0, 0.05, DOWN_S])
-def test_responses_of_a_server_that_returns_with_another_model_are_refused(restarting: Any, down_s: float) -> None:
+@pytest.mark.parametrize("returns", ["at once", "verify", WAITS])
+def test_responses_of_a_server_that_returns_with_another_model_are_refused(restarting: Any, returns: str) -> None:
     """After any time, even at once."""
-    server = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b", down_s=down_s)
+    server = restarting(lambda prompt, times: prompt == "q 07" and times == 1, root="b", returns=returns)
     streamed: dict[str, Response] = {}
     with pytest.raises(ModelError, match="came back with another model"):
         send_prompts(server.url, streamed=streamed)
@@ -249,7 +271,7 @@ def test_responses_of_a_server_that_returns_with_another_model_are_refused(resta
 
 
 def test_a_server_that_crashes_on_every_request_ends_the_stream(restarting: Any) -> None:
-    server = restarting(lambda prompt, times: prompt.startswith("q"), down_s=0.05)
+    server = restarting(lambda prompt, times: prompt.startswith("q"), returns="at once")
     with pytest.raises(ModelBroken, match="crashed on every request"):
         send_prompts(server.url)
     assert server.starts < 15
@@ -260,11 +282,15 @@ def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("fault", [status(502), cut()], ids=["502", "cut"])
-def test_a_server_behind_a_proxy_is_waited_for(fault: Fault) -> None:
+def test_a_server_behind_a_proxy_is_waited_for(fault: Fault, outage: Outage) -> None:
+    def end_outage(server: FaultServer) -> None:
+        assert outage[WAITS].wait(DEADLINE_S)
+        server.down = None
+
     def failing_once(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if body["prompt"] == "q 07" and server.calls.count((path, body)) == 1:
             server.down = fault
-            threading.Timer(DOWN_S, lambda: setattr(server, "down", None)).start()
+            threading.Thread(target=end_outage, args=(server,), daemon=True).start()
         return answer(server, path, body)
 
     with FaultServer(failing_once) as server:
@@ -293,10 +319,10 @@ def test_a_killed_and_restarted_llama_server_completes_the_run(demo_weights: Pat
 
     server = start_llama(demo_weights, port)
     try:
-        wait_for(url, server)
+        wait_for(url, server.poll)
         assert run(command("alone"))[0] == 0
         running = start_mill(command("out"))
-        until(lambda: len(recorded(tmp_path / "out")) > 4)
+        until(lambda: len(recorded(tmp_path / "out")) > 4, "fifth response")
         server.kill()
         server.wait()
         assert running.poll() is None, "mill ended before the server was killed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, Request, generation_options
 from mill.models.media import decode
 from mill.models.spec.open import open_model
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from servers import FaultServer
+from tests.servers import FaultServer
 
 QUESTIONS = ("what is it?", "is it a cat?", "which colour has it?")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +10,8 @@ import pytest
 
 from mill.models.http import Failure, client
 from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
-from tests.launching import until
 from tests.servers import FaultServer, post_all, status
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -108,59 +106,80 @@ def test_the_limit_is_at_least_one() -> None:
 
 
 def test_concurrency_adapts_to_a_server_that_takes_eight_calls() -> None:
-    limits: list[int] = []
-    lock = threading.Lock()
+    """It answers eight calls in a second and refuses the others."""
+    now, limits = 0.0, list[int]()
 
-    def answer(server: FaultServer, path: str, body: Any) -> Any:
-        with lock:
-            busy = server.in_flight
-            limits.append(busy)
-        time.sleep(0.01)
-        return status(429) if busy > 8 else body
+    async def steps(limiter: ConcurrencyLimiter) -> None:
+        nonlocal now
+        for _ in range(200):
+            limits.append(limiter.limit)
+            for _ in range(limiter.limit):
+                await limiter.enter()
+            now += 1
+            if limits[-1] > 8:
+                await limiter.push_back(None)
+            for number in range(limits[-1]):
+                await limiter.leave(ok=number < 8)
 
-    with FaultServer(answer) as server:
-        results = post_all(server, 200, concurrency=32)
-        assert results == [{"number": number} for number in range(200)]
-        assert sum(limit > 8 for limit in limits[100:]) <= 20
+    asyncio.run(steps(ConcurrencyLimiter(64, clock=lambda: now)))
+    assert max(limits) > 8, "refused at least once"
+    assert sum(limit > 8 for limit in limits[20:]) <= 20 and min(limits) >= 4
 
 
-def initial_concurrency(steady: bool, expected: int) -> int:
-    """How many calls are in flight before the first response, which is sent when `expected` are in flight."""
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls the limiter had admitted after each admission."""
     counts: list[int] = []
+    enter = ConcurrencyLimiter.enter
+
+    async def counted(limiter: ConcurrencyLimiter) -> None:
+        await enter(limiter)
+        counts.append(limiter._busy)
+
+    monkeypatch.setattr(ConcurrencyLimiter, "enter", counted)
+    return counts
+
+
+@pytest.mark.parametrize(("steady", "expected"), [(True, 12), (False, FIRST_LIMIT)])
+def test_a_steady_client_starts_with_all_its_calls_and_an_adaptive_one_with_few(
+    steady: bool, expected: int, busy: list[int]
+) -> None:
+    admitted: list[int] = []
 
     def answer(server: FaultServer, path: str, body: Any) -> Any:
-        until(lambda: server.max_in_flight >= expected)
-        time.sleep(0.2)
-        counts.append(server.max_in_flight)
+        until(lambda: server.max_in_flight >= expected, f"{expected} calls in flight")
+        admitted.append(max(busy))
         return body
 
     with FaultServer(answer) as server:
         post_all(server, 12, concurrency=12, steady=steady)
-    return counts[0]
+    assert admitted[0] == expected
 
 
-def test_a_steady_client_starts_with_all_its_calls_in_flight() -> None:
-    assert initial_concurrency(steady=True, expected=12) == 12
-
-
-def test_an_adaptive_client_starts_with_few_calls() -> None:
-    assert initial_concurrency(steady=False, expected=FIRST_LIMIT) == FIRST_LIMIT
-
-
-def test_a_steady_client_never_exceeds_its_concurrency() -> None:
+def test_a_steady_client_never_exceeds_its_concurrency(busy: list[int]) -> None:
     def answer(server: FaultServer, path: str, body: Any) -> Any:
-        time.sleep(0.05)
+        until(lambda: server.max_in_flight == 3, "third call in flight")
         return body
 
     with FaultServer(answer) as server:
         post_all(server, 12, concurrency=3, steady=True)
-        assert server.max_in_flight == 3
+        assert server.max_in_flight == max(busy) == 3
 
 
-def test_a_steady_client_reduces_its_concurrency_on_refusals() -> None:
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_client_reduces_its_concurrency_on_refusals(steady: bool, busy: list[int]) -> None:
+    """All of the first calls are in flight before the first of them is refused."""
+    first = 16 if steady else FIRST_LIMIT
+    refused: list[str] = []
+
     def answer(server: FaultServer, path: str, body: Any) -> Any:
-        time.sleep(0.01)
-        return status(503) if server.in_flight > 4 else body
+        until(lambda: server.max_in_flight >= first, f"{first} calls in flight")
+        with server.lock:
+            if len(refused) < 3:
+                refused.append(path)
+                return status(503)
+        return body
 
     with FaultServer(answer) as server:
-        assert post_all(server, 60, concurrency=16, steady=True) == [{"number": number} for number in range(60)]
+        assert post_all(server, 60, concurrency=16, steady=steady) == [{"number": number} for number in range(60)]
+    assert max(busy) == first and busy[-1] < first

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +11,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, Request, generation_options
 from mill.models.http import client
 from mill.models.spec.open import open_model
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from servers import FaultServer, status
+from tests.servers import FaultServer, status
 
 pytest.importorskip("litellm")
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])

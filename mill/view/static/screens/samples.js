@@ -4,7 +4,7 @@ import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
 import { useEffect, useState } from "../vendor/hooks.mjs";
 
 const STATUSES = ["right", "wrong", "graded", "failed", "unscored", "pending"];
-const FLAGS = [["truncated_prompt", "truncated prompt"], ["token_limit", "token limit reached"], ["empty", "empty answer"], ["truncated_reasoning", "truncated reasoning"], ["max_rounds_reached", "limit of rounds reached"], ["logprobs", "with log-probabilities"]];
+const FLAGS = [["truncated_prompt", "truncated prompt"], ["token_limit", "token limit reached"], ["empty", "empty answer"], ["filtered", "withheld by a filter"], ["truncated_reasoning", "truncated reasoning"], ["max_rounds_reached", "limit of rounds reached"], ["logprobs", "with log-probabilities"]];
 const FILTERS = ["run", "task", "category", "status", "flag", "q", "sort", "desc"];
 export const filterOf = (params) => Object.fromEntries(filled(Object.fromEntries(FILTERS.map((name) => [name, params[name]]))));
 
