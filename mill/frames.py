@@ -20,7 +20,7 @@ from mill.checks.decide import decision_checks
 from mill.checks.kinds import TOP_LOGPROBS
 from mill.checks.result import Check
 from mill.checks.subjects import CheckConfig, Subject, check_config, labelled, open_subject
-from mill.export.live import check_trackers, logged_to
+from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import EvalOptions, merge
@@ -115,8 +115,8 @@ def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[st
     for task in planned.tasks:  # before the run, such as how a data file is read
         for line in task.warnings():
             warn(f"{task.task.name}: {line}")
-    with logged_to(planned.folder, given.log_to) as on_start:
-        outcome = planned.execute(quiet=given.quiet, on_start=on_start)
+    with logged_to(planned.folder, given.log_to):
+        outcome = planned.execute(quiet=given.quiet)
     for check in decision_checks(outcome, planned.model.model_name, planned.spec.backend):
         check.save(how.output_dir)
     warnings = score_warnings(outcome)
