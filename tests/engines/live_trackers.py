@@ -11,5 +11,5 @@ from tests import forking
 
 forking.folder = Path(os.environ["FORKED_IN"])
 popen = partial(forking.popen, server="trackers")
-live.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment]
+live.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment, attr-defined]
 live.INTERVAL_S, live.START_S = 0.1, 120.0
