@@ -13,6 +13,8 @@ from tests import forking
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".demo/model/smollm2"
+# The first is a torchvision that can be imported with vLLM's torch; the second has its metadata.
+VLLM_PATHS = [str(ROOT / "tests/engines/shim"), str(ROOT / ".engines/vllm/torchvision")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
@@ -34,7 +36,7 @@ def shallow(folder: Path, layers: int = 4) -> Path:
     """The first layers of the model: its text is nonsense, but fast enough for engines that are slow on a CPU."""
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
     config = json.loads((MODEL / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
     above = tuple(f"model.layers.{number}." for number in range(layers, config["num_hidden_layers"]))
@@ -44,16 +46,14 @@ def shallow(folder: Path, layers: int = 4) -> Path:
     return folder
 
 
-def with_thinking_tokens(folder: Path) -> Path:
+def with_thinking_tokens(folder: Path) -> None:
     """The same weights with a tokenizer that has the tags, which vLLM's parser needs: two unused tokens are renamed."""
-    folder.mkdir()
     for file in MODEL.iterdir():
         if file.suffix == ".json":
             text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
             (folder / file.name).write_text(text)
         else:
             (folder / file.name).symlink_to(file)
-    return folder
 
 
 def conform(python: Path | str, *arguments: str) -> str:
