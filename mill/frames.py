@@ -27,8 +27,7 @@ from mill.options.eval_options import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
 from mill.options.switches import one_call
 from mill.options.text import split_names
-from mill.report.collect import COLUMNS, score_rows
-from mill.report.data_frame import data_frame
+from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.folder import check_writable
 from mill.runs.outcome import Outcome

@@ -14,9 +14,8 @@ from msgspec import Meta
 from mill.api.errors import RunError, SpecError, UnknownName
 from mill.api.response import Token
 from mill.api.task import Task
-from mill.checks.answers import Answer, read_answers
+from mill.checks.answers import Answer, answer_warnings, read_answers, truncation_warnings
 from mill.checks.decide import add_decision, answer_until_decided
-from mill.checks.excerpts import excerpt, excerpts_around
 from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, top_logprobs_of
 from mill.checks.glossary import AGAINST, GROUPS, METRICS, counted
 from mill.checks.kinds import Chart, CheckKind, Given
@@ -27,11 +26,10 @@ from mill.checks.measurements import (
     forced_series,
     group_measurements,
 )
-from mill.checks.pairing import AnswerPair, Pairing, pair_up
+from mill.checks.pairing import AnswerPair, Pairing, excerpt, excerpts_around, pair_up
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject, execute, labelled, open_subjects, with_template
 from mill.checks.verdict import verdict
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list

@@ -11,18 +11,16 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.excerpts import excerpt, excerpts_around
+from mill.checks.answers import DOCUMENT, Answer, answer_warnings, truncation_warnings
 from mill.checks.glossary import GROUPS
 from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import NEAR_TIE
-from mill.checks.pairing import find_divergence, score_shift
+from mill.checks.pairing import excerpt, excerpts_around, find_divergence, score_shift
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.sentences import repeat_sentences
 from mill.checks.subjects import CheckConfig, Subject, label_of, open_subject, with_template
 from mill.checks.verdict import repeat_verdict
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
 from mill.models.spec.parse import make_spec

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mill.api.errors import ServerGone, SpecError
-from mill.checks.answers import Answer
+from mill.checks.answers import Answer, answer_warnings, truncation_warnings
 from mill.checks.compare import baseline_failures, row_of
 from mill.checks.glossary import GROUPS
 from mill.checks.kinds import Chart, CheckKind, Given, OneModel
@@ -27,7 +27,6 @@ from mill.checks.result import Check, Variant
 from mill.checks.sentences import load_sentences
 from mill.checks.subjects import CheckConfig, Subject, label_of, open_subject, with_template
 from mill.checks.verdict import load_verdict
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.spec.open import resolve_spec, takes_argument

@@ -14,9 +14,8 @@ from mill.api.model import MillModel
 from mill.api.request import generation_options
 from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
-from mill.checks.answers import Answer, answers_of
+from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
-from mill.checks.warnings import truncation_warnings
 from mill.models.spec.parse import Spec
 from mill.options.checks import CheckOptions
 from mill.runs.claims import Claim, read_claim

@@ -17,7 +17,7 @@ from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.kinds import CheckKind, Given
 from mill.checks.result import Check
 from mill.checks.subjects import check_config
-from mill.cli.interrupt import interrupted
+from mill.cli.interrupts import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import merge
