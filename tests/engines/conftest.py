@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import forking
-from tests.engines.prepared import ENVIRONMENT, ROOT, engine, with_thinking_tokens
+from tests.engines.prepared import ENVIRONMENT, MODEL, ROOT, engine, shallow
 from tests.shared import made_once, served_once
 
 # Thinks unless that is switched off; shows tools, calls and their results.
@@ -29,16 +29,18 @@ def vllm_python() -> str:
 
 
 @pytest.fixture(scope="session")
-def smollm2(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model, with tokens for reasoning."""
-    return made_once(tmp_path_factory, "smollm2", with_thinking_tokens)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first layers of the demo model."""
+    if not (MODEL / "config.json").is_file():
+        pytest.skip("the demo model is not prepared: make engines")
+    return made_once(tmp_path_factory, "small", shallow)
 
 
 @pytest.fixture(scope="session")
-def vllm_server(vllm_python: str, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def vllm_server(vllm_python: str, small: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of vLLM's server, with parsers for reasoning and tool calls."""
     template = made_once(tmp_path_factory, "template", lambda folder: (folder / "chat.jinja").write_text(TEMPLATE))
-    options = ["--model", str(smollm2), "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "512"]
+    options = ["--model", str(small), "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "512"]
     parsers = ["--reasoning-parser", "deepseek_r1", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     more = ["--enforce-eager", "--chat-template", str(template / "chat.jinja"), "--host", "127.0.0.1", "--port"]
     command = [vllm_python, "-m", "vllm.entrypoints.openai.api_server", *options, *parsers, *more]
@@ -60,9 +62,9 @@ class InProcess:
 
 
 @pytest.fixture(scope="session")
-def vllm_in_process(vllm_python: str, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> InProcess:
+def vllm_in_process(vllm_python: str, small: Path, tmp_path_factory: pytest.TempPathFactory) -> InProcess:
     def make(folder: Path) -> None:
-        command = [vllm_python, str(ROOT / "tests/engines/in_vllm.py"), str(smollm2), str(folder)]
+        command = [vllm_python, str(ROOT / "tests/engines/in_vllm.py"), str(small), str(folder)]
         done = forking.run(command, env={**ENVIRONMENT, "MILL_DATA": str(folder / "data")}, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr[-2000:]
         assert "misses=1," in done.stdout, "one engine serves all commands"

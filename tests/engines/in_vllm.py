@@ -16,22 +16,15 @@ QUESTION = {"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}
 
 
 def commands(model: Path, out: Path) -> dict[str, list[str]]:
-    spec, reference = (
-        f"vllm[path={model},dtype=float32,max_model_len=1024,enforce_eager=true",
-        f"hf[path={model},dtype=float32]",
-    )
+    spec = f"vllm[path={model},dtype=float32,max_model_len=1024,enforce_eager=true"
+    parsing = f"{spec},reasoning_parser=deepseek_r1,tool_call_parser=hermes]"
+    reference = f"hf[path={model},dtype=float32]"
     compare = ["--prompts", "numerics", "--limit", "4", "--max-tokens", "12", "--fail-on", "kl_mean>1e-4, match_rate<1"]
     agent = ["gsm8k_python", "--limit", "1", "--max_tokens", "16", "--max_rounds", "2"]
     return {
         "conform": ["conform", f"{spec}]", "--reference", reference, "--tolerance", "1e-3"],
         "compare": ["compare", reference, f"{spec}]", *compare, "--output", str(out), "--quiet"],
-        "agent": [
-            "eval",
-            f"{spec},reasoning_parser=deepseek_r1,tool_call_parser=hermes]",
-            *agent,
-            "--output_dir",
-            str(out / "agent"),
-        ],
+        "agent": ["eval", parsing, *agent, "--output_dir", str(out / "agent")],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -33,10 +32,16 @@ def environment(name: str) -> Path:
 
 
 def shallow(folder: Path, layers: int = 4) -> Path:
-    """The first layers of the model: its text is nonsense, but fast enough for engines that are slow on a CPU."""
+    """The first layers of the model: its text is nonsense, but fast enough for engines that are slow on a CPU.
+
+    Two unused tokens become those of reasoning, which vLLM's parser needs.
+    """
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+    for file in MODEL.iterdir():
+        if file.suffix != ".safetensors":
+            text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
+            (folder / file.name).write_text(text)
     config = json.loads((MODEL / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
     above = tuple(f"model.layers.{number}." for number in range(layers, config["num_hidden_layers"]))
@@ -44,16 +49,6 @@ def shallow(folder: Path, layers: int = 4) -> Path:
     lower = {name: tensor for name, tensor in weights.items() if not name.startswith(above)}
     save_file(lower, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
-
-
-def with_thinking_tokens(folder: Path) -> None:
-    """The same weights with a tokenizer that has the tags, which vLLM's parser needs: two unused tokens are renamed."""
-    for file in MODEL.iterdir():
-        if file.suffix == ".json":
-            text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
-            (folder / file.name).write_text(text)
-        else:
-            (folder / file.name).symlink_to(file)
 
 
 def conform(python: Path | str, *arguments: str) -> str:

@@ -21,9 +21,9 @@ def test_vllm_in_process_conforms_and_scores_like_hf(vllm_in_process: InProcess)
     assert "20 passed, 0 failed, 1 skipped" in vllm_in_process.printed("conform")
 
 
-def test_vllm_behind_openai_compat_conforms_and_scores_like_hf(vllm_server: str, smollm2: Path) -> None:
+def test_vllm_behind_openai_compat_conforms_and_scores_like_hf(vllm_server: str, small: Path) -> None:
     spec = f"{vllm_server}/v1[model=smollm2,bos_token_id=1]"
-    out = conform(sys.executable, spec, "--reference", f"hf[path={smollm2},dtype=float32]")
+    out = conform(sys.executable, spec, "--reference", f"hf[path={small},dtype=float32]")
     assert "19 passed, 0 failed, 2 skipped" in out
 
 

@@ -56,8 +56,10 @@ def test_tools_and_the_messages_about_them_are_accepted(model: OpenAICompatModel
         assert all(isinstance(made, ToolCall) for made in response.tool_calls)
 
 
-def test_an_answer_that_the_prompt_begins_is_continued(model: OpenAICompatModel) -> None:
-    begun = Request(GENERATE, (*DIALOG, Message("assistant", "One, two,")), options=generation_options(max_gen_toks=4))
+def test_an_answer_that_the_prompt_begins_is_continued(model: OpenAICompatModel, vllm_server: str) -> None:
+    begun = Request(GENERATE, (*DIALOG, Message("assistant", "One, two,")), options=generation_options(max_gen_toks=8))
+    text = "<|im_start|>user\nCount to three.<|im_end|>\n<|im_start|>assistant\nOne, two,"
     model.check(begun)
     (response,) = model.generate_until([begun])
-    assert (response.reasoning or "").startswith(" three"), response
+    (whole,) = OpenAICompatModel("smollm2", vllm_server).generate_until([Request(GENERATE, text, options=begun.options)])
+    assert response.reasoning == whole.text and whole.output_tokens == 8

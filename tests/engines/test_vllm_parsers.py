@@ -32,14 +32,14 @@ def read(python: str, folder: Path, *cases: tuple[str | None, str | None, str]) 
     return found
 
 
-def test_texts_are_read_by_vllms_parsers(vllm_python: str, smollm2: Path) -> None:
-    found = read(vllm_python, smollm2, *((reasoning, calls, text) for reasoning, calls, text, _ in CASES))
+def test_texts_are_read_by_vllms_parsers(vllm_python: str, small: Path) -> None:
+    found = read(vllm_python, small, *((reasoning, calls, text) for reasoning, calls, text, _ in CASES))
     assert found == [expected for *_, expected in CASES]
 
 
-def test_parsers_that_do_not_exist_or_do_not_fit_are_refused(vllm_python: str, smollm2: Path) -> None:
+def test_parsers_that_do_not_exist_or_do_not_fit_are_refused(vllm_python: str, small: Path) -> None:
     unknown, misspelled, other = read(
-        vllm_python, smollm2, ("nosuch", None, ""), (None, "hermez", ""), (None, "llama3_json", "")
+        vllm_python, small, ("nosuch", None, ""), (None, "hermez", ""), (None, "llama3_json", "")
     )
     assert unknown.startswith("unknown reasoning parser of vLLM 'nosuch'; vLLM has ")
     assert misspelled.startswith("unknown tool call parser of vLLM 'hermez'; did you mean hermes?")
