@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import ModelError
+from mill.models.litellm import model as model_module
 from mill.models.litellm.model import _KEYS, check_name
 
 litellm = pytest.importorskip("litellm")
@@ -18,7 +19,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         for key in keys:
             monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: False)
+    monkeypatch.setattr(model_module, "_has_dotenv", lambda: False)
 
 
 @pytest.mark.parametrize("provider", _KEYS)
@@ -59,5 +60,5 @@ def test_uncertain_names_are_left_to_litellm(model: str) -> None:
 
 
 def test_a_dotenv_file_may_have_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: True)
+    monkeypatch.setattr(model_module, "_has_dotenv", lambda: True)
     check_name("gpt-4o", has_key=False, has_address=False)
