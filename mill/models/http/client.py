@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
-from mill.models.http.body import BODY_CAP, ENCODINGS, parsed, read_events, read_json, refuse_status
+from mill.models.http.body import BODY_CAP, parsed, read_events, read_json, refuse_status
 from mill.models.http.breaker import CircuitBreaker
 from mill.models.http.failures import Failure, raise_reported
 from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
@@ -273,10 +273,8 @@ class _Opened:
         import aiohttp
 
         connector = aiohttp.TCPConnector(limit=self.client.concurrency)
-        headers = {**self.client.headers, "Accept-Encoding": ENCODINGS}
-        # body.py decompresses, up to a cap.
         self.client._session = aiohttp.ClientSession(
-            connector=connector, headers=headers, auto_decompress=False, trace_configs=[_traced_reuse()]
+            connector=connector, headers=self.client.headers, trace_configs=[_traced_reuse()]
         )
         maximum = self.client.concurrency
         self.client._limiter = ConcurrencyLimiter(maximum, first=maximum if self.client.steady else FIRST_LIMIT)
@@ -319,6 +317,8 @@ class _as_failure:
             raise Failure("connection", f"cannot reach {self.url}: {_os_message(error)}") from error
         if isinstance(error, aiohttp.InvalidURL):
             raise Failure("http", f"{self.url} is not a URL") from error
+        if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
+            raise Failure("garbage", "the server's answer cannot be decompressed") from error
         if isinstance(error, (aiohttp.ClientError, OSError)):
             raise Failure("cut", f"the connection to {self.url} was cut: {type(error).__name__}") from error
 
