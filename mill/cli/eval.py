@@ -15,7 +15,7 @@ from mill.api.registry import tasks
 from mill.api.secrets import redact_text
 from mill.api.timing import take_seconds
 from mill.api.warnings import warn
-from mill.cli.interrupt import interrupted
+from mill.cli.interrupts import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks

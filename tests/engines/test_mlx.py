@@ -6,20 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.engines.prepared import ENVIRONMENT, MODEL, conform, engine, shallow
+from tests.engines.prepared import ENVIRONMENT, MODEL, conform, engine
 from tests.servers import free_port, serving
 
 
-def test_mlx_lm_conforms(tmp_path: Path) -> None:
-    python = engine("mlx") / "python"
-    out = conform(python, f"mlx-lm[path={shallow(tmp_path / 'shallow')},max_context_length=256]")
+def test_mlx_lm_conforms(small: Path) -> None:
+    out = conform(engine("mlx") / "python", f"mlx-lm[path={small},max_context_length=256]")
     assert "19 passed, 0 failed, 1 skipped" in out
 
 
-def test_vllm_mlx_conforms_in_the_kinds_it_serves(tmp_path: Path) -> None:
+def test_vllm_mlx_conforms_in_the_kinds_it_serves(small: Path) -> None:
     binary, port = engine("vllm-mlx") / "vllm-mlx", free_port()
-    model = str(shallow(tmp_path / "shallow"))
-    with serving(ENVIRONMENT, str(binary), "serve", model, "--host", "127.0.0.1", "--port", str(port)):
+    with serving(ENVIRONMENT, str(binary), "serve", str(small), "--host", "127.0.0.1", "--port", str(port)):
         out = conform(sys.executable, f"vllm-mlx[base_url=http://127.0.0.1:{port}]", "--wait", "60")
     assert "11 passed, 0 failed, 9 skipped" in out
 
