@@ -16,8 +16,9 @@ import mill.models  # noqa: F401  both register their names on import, which the
 from mill.api import registry
 from mill.tasks.load import load_builtin
 from tests import forking
+from tests.ray_cluster import Cluster, shared_cluster
 from tests.servers import llama_command
-from tests.shared import made_once, served_once, shared_folder
+from tests.shared import locked, made_once, served_once, shared_folder
 
 pytest_plugins = ["tests.times"]
 
@@ -145,16 +146,17 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> None:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Warm processes and mill's cache, for all testing processes."""
     forking.folder = shared_folder(tmp_path_factory)
+    os.environ["MILL_CACHE"] = str(forking.folder / "cache")
 
 
 @pytest.fixture(autouse=True)
-def isolated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Isolates tests from each other's registrations, data path and cache."""
+def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Isolates tests from each other's registrations and data path."""
     load_builtin()
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power, and each call takes 20 ms
-    monkeypatch.setenv("MILL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.delenv("MILL_DATA", raising=False)
     saved = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]
     yield
@@ -193,6 +195,19 @@ def llama(demo_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The URL of a real llama-server with the demo weights."""
     with served_once(tmp_path_factory, "llama", lambda port: llama_command(demo_weights, port)) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with shared_cluster(tmp_path_factory) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The Ray cluster, which one test has for itself: each run takes all of its cores."""
+    with locked(shared_folder(tmp_path_factory) / "ray.lock"):
+        yield ray_cluster
 
 
 def make_tiny_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:

@@ -35,7 +35,7 @@ SERVERS = {
     "mill": ["pyarrow", "aiohttp", "rich.progress", "rich.table", "yaml"],
     "torch": ["torch", "torch.distributed"],
     "ray": ["ray"],
-    "lm_eval": ["lm_eval.evaluator", "lm_eval.tasks"],
+    "lm_eval": ["lm_eval.evaluator", "lm_eval.tasks", "evaluate", "mill.bridges.lm_eval.source"],
     "transformers": ["torch", "mill.models.hf.model", "transformers.models.llama.modeling_llama"],
     # By the name of an environment of an engine, whose interpreter is then the server's.
     "mlx": ["mlx_lm.generate", "mill.models.mlx_lm"],

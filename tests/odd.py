@@ -8,14 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from toy import ToyChoice, ToyGeneration, ToyModel
-
 from mill.api.ranks import rank
 from mill.api.registry import register_model, register_task
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.hf import TransformersModel
+from tests.toy import ToyChoice, ToyGeneration, ToyModel
 
 
 def add_line(file: str, text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -10,39 +11,41 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+import pytest
+
 from tests.launching import environment, lines
+from tests.shared import join, shared_folder
 from tests.waiting import until
 
 TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 
 
+@dataclass(frozen=True)
 class Cluster:
-    """`ray start --head` on this machine: its address and its authentication token."""
+    """The address, the authentication and the session of `ray start --head` on this machine."""
 
-    def __init__(self, cores: int = 2) -> None:
-        self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        output = self._ray("start", "--head", "--port", "0", "--num-cpus", str(cores), "--include-dashboard", "false")
-        match = re.search(r"--address='([^']+:(\d+))'", output)
-        assert match, output
-        self.address, self.port = match.groups()
+    address: str
+    token: dict[str, str]
 
-    def _ray(self, *arguments: str) -> str:
-        script = "from ray.scripts.scripts import main; main()"
-        command = [sys.executable, "-c", script, *arguments, "--disable-usage-stats"]
-        done = subprocess.run(command, env=environment(**self.token), capture_output=True, text=True, timeout=120)
-        return done.stdout + done.stderr
+    @cached_property
+    def session(self) -> str:
+        """The name of the session, which no other cluster on this machine has."""
+        lines = [line for _, line in processes() if f"={self.address} " in line]
+        (name,) = {match[0] for line in lines for match in re.finditer(r"session_[\d_-]+", line)}
+        return name
 
     def processes(self) -> list[int]:
-        """Ray's own processes, which have the head's address in their command. Workers end with the raylet."""
-        pattern = re.compile(rf"site-packages/ray/.*[:=]{self.port}\b")
-        return [pid for pid, command_line in processes() if pattern.search(command_line)]
+        """Ray's own processes, which have the session in their command. Workers end with the raylet."""
+        return [pid for pid, command_line in processes() if self.session in command_line and "/ray/" in command_line]
 
     def grow(self) -> list[int]:
         """Add a second node to the cluster; returns its processes."""
         before = self.processes()
-        self._ray("start", "--address", self.address, "--num-cpus", "1")
+        run_ray("start", "--address", self.address, "--num-cpus", "1", **self.token)
         return [pid for pid in self.processes() if pid not in before]
 
     def kill(self) -> None:
@@ -52,6 +55,50 @@ class Cluster:
             return not alive
 
         until(killed, "end of Ray's processes")
+
+
+RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+HEAD = ["start", "--head", "--port", "0", "--include-dashboard", "false", "--disable-usage-stats", "--num-cpus"]
+
+
+def new_token() -> dict[str, str]:
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+
+
+def run_ray(*arguments: str, **variables: str) -> str:
+    done = subprocess.run([*RAY, *arguments], env=environment(**variables), capture_output=True, text=True, timeout=120)
+    return done.stdout + done.stderr
+
+
+def address_in(output: str) -> str:
+    """The address that `ray start` prints, or nothing."""
+    match = re.search(r"--address='([^']+)'", output)
+    return match[1] if match else ""
+
+
+def start_cluster(cores: int = 2) -> Cluster:
+    """A cluster for a test that kills it."""
+    token = new_token()
+    output = run_ray(*HEAD, str(cores), **token)
+    address = address_in(output)
+    assert address, output
+    cluster = Cluster(address, token)
+    assert cluster.session, "found while its processes are there"
+    return cluster
+
+
+@contextlib.contextmanager
+def shared_cluster(factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster of all testing processes, which ends with them."""
+    folder, token = shared_folder(factory) / "ray", new_token()
+
+    def keeper(descriptor: int) -> list[str]:
+        (folder / "token").write_text(json.dumps(token))
+        return [sys.executable, "-m", "tests.shared", str(descriptor), *RAY, *HEAD, "2", "--block"]
+
+    with join(folder, keeper, environment(**token, PYTHONUNBUFFERED="1")):
+        address = until(lambda: address_in((folder / "log").read_text()), "address of the Ray cluster")
+        yield Cluster(address, json.loads((folder / "token").read_text()))
 
 
 def kill(processes: list[int]) -> None:

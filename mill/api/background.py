@@ -3,40 +3,11 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-SWITCH_INTERVAL_S = 2e-4
-
-
-class _SwitchInterval:
-    """How long a thread may run Python before another one may. The default of 5 ms makes threads wait that long after each
-    block that they hash or copy."""
-
-    def __init__(self) -> None:
-        self._lock, self._threads, self._before = threading.Lock(), 0, 0.0
-
-    @contextmanager
-    def short(self) -> Iterator[None]:
-        with self._lock:
-            self._threads += 1
-            if self._threads == 1:
-                self._before = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._before, SWITCH_INTERVAL_S))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._threads -= 1
-                if not self._threads:
-                    sys.setswitchinterval(self._before)
-
-
-_interval = _SwitchInterval()
 
 
 class Background(Generic[T]):
@@ -52,8 +23,7 @@ class Background(Generic[T]):
 
     def _run(self) -> None:
         try:
-            with _interval.short():
-                self._result = self._function()
+            self._result = self._function()
         except BaseException as error:
             self._error = error
 

@@ -81,7 +81,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for split, numbers in (("test", range(1, 9)), ("train", range(20, 26))):
         (data / f"made/up/{split}.jsonl").write_text("".join(json.dumps(row(number)) + "\n" for number in numbers))
     monkeypatch.setenv("MILL_DATA", str(data))
-    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(library, "tasks_folder", lambda: folder)
     monkeypatch.setattr(sources, "_opened", {})
     monkeypatch.chdir(tmp_path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,6 @@ def made_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     """A folder of YAML tasks with their data on the search path, and an lm-eval source that knows no other ones."""
     folder, data = write_tasks(tmp_path)
     monkeypatch.setenv("MILL_DATA", str(data))
-    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(scoring, "BOOTSTRAP", 200)
     monkeypatch.setattr(library, "tasks_folder", lambda: folder)
     monkeypatch.setattr(sources, "_opened", {})
@@ -383,6 +384,9 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     here = metrics_of(of_mill("lm-eval:made_text", tmp_path / "here"))
     monkeypatch.setattr(pool, "PATIENCE_S", -1.0)
     monkeypatch.setattr(pool, "_TRIED", 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    # Of two, since each takes seconds to import lm-eval.
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", lambda count, **how: ProcessPoolExecutor(count - 1, **how))
     counts: list[int] = []
     real = pool._in_processes
 
@@ -441,7 +445,6 @@ def test_a_task_that_was_not_run_yet_is_left_out_of_scoring_again(
 ) -> None:
     outcome = of_mill("lm-eval:made_zero", tmp_path / "out")
     run = prepare("hash-model", select(["lm-eval:made_text"]), RenderSettings(), output_dir=tmp_path / "out")
-    monkeypatch.setattr(run, "answer", lambda requests, **options: (_ for _ in ()).throw(KeyboardInterrupt))
     monkeypatch.setattr("mill.runs.evaluate.run_samples", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run.execute(quiet=True)

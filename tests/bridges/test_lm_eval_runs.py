@@ -6,7 +6,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
+from tests import forking
 from tests.bridges.made_tasks import write_tasks
 from tests.launching import TESTS, environment
 from tests.launching import run as run_mill
 from tests.outcomes import assert_same_end, recorded
 from tests.ray_cluster import Cluster, on_ray
-from tests.runs.faults import computed, kill, resume, start, stderr_of, until_first_response
+from tests.runs.faults import computed, killed_at_random, resume
 
 NAMES = "lm-eval:made_choice,lm-eval:made_text,lm-eval:made_document,lm-eval:made_repeats,lm-eval:made_group"
 
@@ -47,12 +47,7 @@ def undisturbed(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
 def test_a_run_killed_twice_ends_like_an_undisturbed_one(made: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
     out, log, dice = tmp_path / "out", tmp_path / "log", random.Random(3)
     for _ in range(2):
-        log.write_text("")
-        run = start(out, log, *options(made), delay=0.05, **how(made))
-        until_first_response(run, log)
-        time.sleep(dice.uniform(0.0, 0.3))
-        assert run.poll() is None, stderr_of(log)
-        kill(run)
+        killed_at_random(out, log, dice, *options(made), **how(made))
     assert 0 < len(recorded(out)) < len(recorded(undisturbed))
     resume(out, log, *options(made), **how(made))
     assert_same_end(out, undisturbed)
@@ -81,9 +76,8 @@ def in_lm_eval(made: tuple[Path, Path], out: Path, *more: str, **env: str) -> su
     """`mill lm-eval run --model mill` on the toy model."""
     model = f"spec=toy[path=toy],output_dir={out},task_paths={TESTS / 'toy.py'}"
     arguments = ["run", "--model", "mill", "--model_args", model, "--include_path", str(made[0])]
-    command = [sys.executable, "-m", "mill", "lm-eval", *arguments, *more]
-    environ = environment(MILL_DATA=str(made[1]), HF_HUB_OFFLINE="1", **env)
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, str(TESTS / "bridges/without_tasks.py"), "lm-eval", *arguments, *more]
+    return forking.run(command, env=environment(MILL_DATA=str(made[1]), **env))
 
 
 def test_lm_eval_with_a_model_of_mill_records_and_resumes(made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, beside an lm-eval with made tasks."""
     made, data = write_tasks(tmp_path)
     monkeypatch.setenv("MILL_DATA", str(data))
-    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(library, "tasks_folder", lambda: made)
     monkeypatch.setattr(sources, "_opened", {})
     own = tmp_path / "own"

@@ -505,7 +505,7 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
 
 def test_stress_says_why_requests_were_retried(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three times four requests: the first one after the warm-up."""
-    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
     sent: list[str] = []
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -530,7 +530,7 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
 ) -> None:
     """Lower levels keep their results, the level at which it crashed fails, and the exit code is 3."""
     monkeypatch.setattr("mill.models.http.server.ServerModel.outage_patience_s", 0.0)
-    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if server.in_flight >= 3 or server.down:

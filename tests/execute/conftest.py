@@ -1,26 +1,33 @@
-"""Fixtures of the tests of workers and ranks."""
+"""Runs in one process, with which those of workers and ranks are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.launching import run, toy
-from tests.ray_cluster import TASKS, Cluster
+from tests.ray_cluster import TASKS
+from tests.shared import made_once
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    yield cluster
-    cluster.kill()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of a run in one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    assert run(toy(folder, TASKS))[0] == 0
-    return folder
+    """The output folder; the file `log` beside it lists the computed requests."""
+
+    def make(folder: Path) -> None:
+        code, stderr = run(toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
+        assert code == 0, stderr
+
+    return made_once(tmp_path_factory, "alone", make) / "out"
+
+
+@pytest.fixture(scope="session")
+def alone_gen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of `toy_gen` alone."""
+
+    def make(folder: Path) -> None:
+        code, stderr = run(toy(folder, "toy_gen"))
+        assert code == 0, stderr
+
+    return made_once(tmp_path_factory, "alone_gen", make)

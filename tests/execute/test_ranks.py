@@ -27,25 +27,17 @@ from tests.launching import (
     toy,
 )
 from tests.outcomes import assert_same_end, recorded, samples, scores, sessions
+from tests.ray_cluster import TASKS
 from tests.servers import FaultServer, free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun needs POSIX")
-TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 RANKED = [str(TESTS / "ranked.py")]
 
 
 def codes(processes: list[subprocess.Popen[str]]) -> list[int]:
     """The exit codes of all ranks."""
     return [ended(process)[0] for process in processes]
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of one process, and the requests it computed, in `log`."""
-    folder = tmp_path_factory.mktemp("alone")
-    assert run(toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))[0] == 0
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +49,18 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_two_ranks_give_the_results_of_one_process_and_compute_each_request_once(alone: Path, two: Path) -> None:
-    assert_same_end(two / "out", alone / "out")
-    assert sorted(lines(two / "log")) == sorted(lines(alone / "log"))
+    assert_same_end(two / "out", alone)
+    assert sorted(lines(two / "log")) == sorted(lines(alone.parent / "log"))
     (session,) = sessions(two / "out")
-    assert (session["ended"], session["computed"], session["padded"]) == ("finished", len(lines(alone / "log")), 0)
+    assert (session["ended"], session["computed"], session["padded"]) == ("finished", len(lines(alone.parent / "log")), 0)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_any_number_of_ranks_gives_the_results_of_one_process(ranks: int, alone: Path, tmp_path: Path) -> None:
     code, stderr = run_ranks(ranks, toy(tmp_path / "out", TASKS), TOY_LOG=str(tmp_path / "log"))
     assert code == 0, stderr
-    assert_same_end(tmp_path / "out", alone / "out")
-    assert sorted(lines(tmp_path / "log")) == sorted(lines(alone / "log"))
+    assert_same_end(tmp_path / "out", alone)
+    assert sorted(lines(tmp_path / "log")) == sorted(lines(alone.parent / "log"))
 
 
 def test_another_number_of_ranks_resumes_a_run_and_computes_nothing_again(two: Path, alone: Path, tmp_path: Path) -> None:
@@ -76,7 +68,7 @@ def test_another_number_of_ranks_resumes_a_run_and_computes_nothing_again(two: P
     assert run_ranks(3, toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
     assert run(toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
     assert lines(tmp_path / "log") == []
-    assert_same_end(two / "out", alone / "out")
+    assert_same_end(two / "out", alone)
 
 
 def test_a_rank_may_have_no_samples(tmp_path: Path) -> None:
@@ -93,8 +85,8 @@ def test_accelerate_starts_ranks_too(alone: Path, tmp_path: Path) -> None:
     command = [*launcher, *more, "-m", "mill", *toy(tmp_path / "out", TASKS)]
     code, stderr = ended(start(command, TOY_LOG=str(tmp_path / "log")))
     assert code == 0, stderr
-    assert_same_end(tmp_path / "out", alone / "out")
-    assert len(lines(tmp_path / "log")) == len(lines(alone / "log"))
+    assert_same_end(tmp_path / "out", alone)
+    assert len(lines(tmp_path / "log")) == len(lines(alone.parent / "log"))
     assert len(list((tmp_path / "out").glob("*/*/record/*.jsonl"))) == 2
 
 
@@ -136,7 +128,7 @@ def test_a_rank_killed_under_torchrun_ends_all_and_loses_nothing(alone: Path, tm
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
     assert not set(lines(log)) & set(recorded_before)
-    assert_same_end(tmp_path / "out", alone / "out")
+    assert_same_end(tmp_path / "out", alone)
 
 
 @pytest.mark.parametrize("killed", [0, 1])
@@ -154,7 +146,7 @@ def test_a_rank_killed_without_a_launcher_is_detected(killed: int, alone: Path, 
     log.unlink()
     assert run(toy(tmp_path / "out", TASKS), TOY_LOG=str(log))[0] == 0
     assert not set(lines(log)) & set(recorded_before)
-    assert_same_end(tmp_path / "out", alone / "out")
+    assert_same_end(tmp_path / "out", alone)
 
 
 def test_a_rank_with_other_data_is_refused_on_all_ranks(tmp_path: Path) -> None:
@@ -193,16 +185,16 @@ def test_a_model_that_breaks_on_one_rank_ends_all_with_the_reason(tmp_path: Path
 def test_ranks_without_a_shared_file_system_send_their_responses(alone: Path, tmp_path: Path) -> None:
     both = start_ranks(2, toy(tmp_path / "out", TASKS), RANKED, APART="1", TOY_LOG=str(tmp_path / "log"))
     assert codes(both) == [0, 0]
-    assert_same_end(tmp_path / "out-0", alone / "out")
-    assert 0 < len(recorded(tmp_path / "out-1")) < len(lines(tmp_path / "log")) == len(lines(alone / "log"))
+    assert_same_end(tmp_path / "out-0", alone)
+    assert 0 < len(recorded(tmp_path / "out-1")) < len(lines(tmp_path / "log")) == len(lines(alone.parent / "log"))
 
 
 def test_without_a_shared_file_system_a_recorded_error_is_replaced_by_a_response(alone: Path, tmp_path: Path) -> None:
     command = toy(tmp_path / "out", TASKS)
     assert codes(start_ranks(2, command, RANKED, APART="1", TOY_FAILS="toy_gen 7")) == [1, 0]
     assert codes(start_ranks(2, command, RANKED, APART="1")) == [0, 0]
-    assert samples(tmp_path / "out-0") == samples(alone / "out")
-    assert scores(tmp_path / "out-0") == scores(alone / "out")
+    assert samples(tmp_path / "out-0") == samples(alone)
+    assert scores(tmp_path / "out-0") == scores(alone)
 
 
 def test_without_a_shared_file_system_missing_draws_are_completed(tmp_path: Path) -> None:
@@ -260,7 +252,7 @@ def test_torchrun_forwards_an_interruption(alone: Path, tmp_path: Path) -> None:
     assert code != 0 and any("all completed requests are recorded" in line for line in mill_lines(stderr))
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
     assert run(toy(tmp_path / "out", TASKS))[0] == 0
-    assert_same_end(tmp_path / "out", alone / "out")
+    assert_same_end(tmp_path / "out", alone)
 
 
 def test_a_rank_whose_end_takes_longer_than_those_of_others_records_its_session(tmp_path: Path) -> None:

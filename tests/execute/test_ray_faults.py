@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.launching import ended, lines, mill_lines, run, start_mill, toy, until
+from tests.launching import ended, lines, mill_lines, run, start_mill, toy
 from tests.outcomes import assert_same_end, recorded, samples, sessions
-from tests.ray_cluster import TASKS, Cluster, computed, kill, on_ray, processes, watched
+from tests.ray_cluster import TASKS, Cluster, computed, kill, on_ray, processes, start_cluster, watched
+from tests.waiting import until
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for Ray's processes in /proc")
@@ -22,11 +22,10 @@ def test_local_ray_starts_on_demand_and_leaves_no_processes(alone: Path, tmp_pat
     """After an interruption by SIGTERM it is resumed with another number of workers."""
     log, out = tmp_path / "log", tmp_path / "out"
     running = start_mill(toy(out, TASKS, *on_ray(2), model=watched(log, 0.05)))
-    until(lambda: len(recorded(out)) > 8)
+    until(lambda: len(recorded(out)) > 8, "ninth response")
     running.send_signal(signal.SIGTERM)
-    started = time.monotonic()
     code, stderr = ended(running, 60)
-    assert code == 143 and time.monotonic() - started < 40
+    assert code == 143
     assert mill_lines(stderr) == [
         "mill: interrupted; all completed requests are recorded: the same command resumes from there"
     ]
@@ -37,7 +36,7 @@ def test_local_ray_starts_on_demand_and_leaves_no_processes(alone: Path, tmp_pat
     assert code == 0, stderr
     assert not recorded_before & set(computed(log))
     assert_same_end(out, alone)
-    until(lambda: not ray_processes(running.pid))
+    until(lambda: not ray_processes(running.pid), "end of Ray's processes")
 
 
 def ray_processes(pid: int) -> list[int]:
@@ -49,10 +48,10 @@ def test_the_ray_of_a_killed_driver_ends_and_no_response_is_lost(alone: Path, tm
     log, out = tmp_path / "log", tmp_path / "out"
     command = toy(out, TASKS, *on_ray(2), model=watched(log, 0.05))
     running = start_mill(command)
-    until(lambda: len(recorded(out)) > 8)
+    until(lambda: len(recorded(out)) > 8, "ninth response")
     assert ray_processes(running.pid)
     running.kill()
-    until(lambda: not ray_processes(running.pid))
+    until(lambda: not ray_processes(running.pid), "end of Ray's processes")
     running.communicate()
     recorded_before = set(recorded(out))
     log.unlink()
@@ -65,7 +64,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone
     log, out = tmp_path / "log", tmp_path / "out"
     command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.02))
     running = start_mill(command, **cluster.token)
-    until(lambda: len(recorded(out)) > 8)
+    until(lambda: len(recorded(out)) > 8, "ninth response")
     os.kill(int(lines(log)[0].split()[1]), signal.SIGKILL)
     code, stderr = ended(running)
     assert code == 0, stderr
@@ -75,34 +74,33 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_request_that_kills_its_worker_twice_completes(workers: int, cluster: Cluster, tmp_path: Path) -> None:
+def test_a_request_that_kills_its_worker_twice_completes(
+    workers: int, cluster: Cluster, alone_gen: Path, tmp_path: Path
+) -> None:
     model = f"deadly[path=toy,poison=toy_gen 17,deaths=2,tombs={tmp_path}/tombs]"
     code, stderr = run(toy(tmp_path / "out", "toy_gen", *on_ray(workers, cluster), model=model), **cluster.token)
     assert code == 0, stderr
-    assert run(toy(tmp_path / "alone", "toy_gen"))[0] == 0
-    assert_same_end(tmp_path / "out", tmp_path / "alone")
+    assert_same_end(tmp_path / "out", alone_gen)
     assert len(lines(tmp_path / "tombs")) == 3
 
 
-def test_a_request_that_always_kills_its_worker_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_request_that_always_kills_its_worker_is_an_error(cluster: Cluster, alone_gen: Path, tmp_path: Path) -> None:
     model = f"deadly[path=toy,poison=toy_gen 17,deaths=99,tombs={tmp_path}/tombs]"
     code, stderr = run(toy(tmp_path / "out", "toy_gen", *on_ray(2, cluster), model=model), **cluster.token)
     assert code == 1, stderr
     rows = {row["id"]: row["error"] for row in samples(tmp_path / "out")["toy_gen.jsonl"]}
     assert [sample for sample, error in rows.items() if error] == ["17"]
     assert "the worker died each of the 3 times it got this request" in rows["17"]
-    assert run(toy(tmp_path / "alone", "toy_gen"))[0] == 0
-    responses, expected = recorded(tmp_path / "out"), recorded(tmp_path / "alone")
+    responses, expected = recorded(tmp_path / "out"), recorded(alone_gen)
     assert responses.keys() == expected.keys()
     assert sum(responses[key] != expected[key] for key in expected) == 1
 
 
-def test_a_worker_with_little_memory_uses_smaller_batches(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_worker_with_little_memory_uses_smaller_batches(cluster: Cluster, alone_gen: Path, tmp_path: Path) -> None:
     model = f"hungry[path=toy,table={tmp_path}/table]"
     code, stderr = run(toy(tmp_path / "out", "toy_gen", *on_ray(2, cluster), model=model), **cluster.token)
     assert code == 0, stderr
-    assert run(toy(tmp_path / "alone", "toy_gen"))[0] == 0
-    assert_same_end(tmp_path / "out", tmp_path / "alone")
+    assert_same_end(tmp_path / "out", alone_gen)
     poor = lines(tmp_path / "table")[0]
     eaten = [int(line.split()[2]) for line in lines(tmp_path / "table") if line.startswith(f"{poor} ate")]
     assert eaten and max(eaten) <= 400_000_000
@@ -131,11 +129,11 @@ def test_a_worker_that_cannot_open_the_model_ends_the_run_while_another_starts(c
 
 
 def test_the_requests_of_a_lost_machine_go_to_the_others(alone: Path, tmp_path: Path) -> None:
-    log, out, cluster = tmp_path / "log", tmp_path / "out", Cluster(cores=1)
+    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(cores=1)
     try:
         other = cluster.grow()
         running = start_mill(toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04)), **cluster.token)
-        until(lambda: len({line.split()[1] for line in lines(log)}) == 2)
+        until(lambda: len({line.split()[1] for line in lines(log)}) == 2, "request of the second worker")
         kill(other)
         code, stderr = ended(running)
     finally:
@@ -147,17 +145,16 @@ def test_the_requests_of_a_lost_machine_go_to_the_others(alone: Path, tmp_path: 
 @pytest.mark.parametrize("part", ["", "raylet"], ids=["head", "node"])
 def test_a_dead_cluster_is_reported_and_the_run_resumes_without_ray(part: str, alone: Path, tmp_path: Path) -> None:
     """The whole cluster, or only the raylet of the command's machine."""
-    log, out, cluster = tmp_path / "log", tmp_path / "out", Cluster()
+    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster()
     try:
         command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04))
         running = start_mill(command, **cluster.token)
-        until(lambda: len(recorded(out)) > 8)
+        until(lambda: len(recorded(out)) > 8, "ninth response")
         kill([pid for pid, command_line in processes() if pid in cluster.processes() and part in command_line.split()[0]])
-        started = time.monotonic()
         code, stderr = ended(running, 90)
     finally:
         cluster.kill()
-    assert code > 0 and time.monotonic() - started < 80
+    assert code > 0
     (line,) = mill_lines(stderr)
     assert (cluster.address if not part else "that this command is on died") in line
     assert [session["ended"] for session in sessions(out)] == ["failed"]

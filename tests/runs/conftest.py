@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from mill.tasks.load import load_files
-from tests.runs.faults import TOY, N, start
+from tests.runs.faults import PATIENCE_S, TOY, N, start, stderr_of
+from tests.shared import made_once
 
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of an uninterrupted run; the file `log` beside it lists the computed requests."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert start(folder / "out", folder / "log").wait() == 0
-    return folder / "out"
+
+    def make(folder: Path) -> None:
+        assert start(folder / "out", folder / "log").wait(PATIENCE_S) == 0, stderr_of(folder / "log")
+
+    return made_once(tmp_path_factory, "undisturbed", make) / "out"
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ def computed(log: Path) -> list[str]:
 
 def until_first_response(run: Run, log: Path, answers: int = 1) -> None:
     """So far into the work; a run that ended before is no mistake."""
-    until(lambda: run.poll() is not None or len(computed(log)) >= answers, f"response {answers}: {stderr_of(log)}")
+    until(lambda: run.poll() is not None or len(computed(log)) >= answers, lambda: f"response {answers}: {stderr_of(log)}")
 
 
 def kill(run: Run) -> None:
@@ -88,11 +87,10 @@ def leftovers(out: Path) -> list[Path]:
 
 
 def killed_at_random(out: Path, log: Path, dice: random.Random, *options: str, **how: Any) -> None:
-    """Kill a run some time after its first response. It cannot end before: its model stops after a few responses."""
+    """Kill a run at one of its first responses. It cannot end before: its model stops after a few."""
     log.write_text("")
-    run = start(out, log, *options, **{**how, "env": {**how.get("env", {}), "TOY_HOLD": "9"}})
-    until_first_response(run, log)
-    time.sleep(dice.uniform(0.0, 0.1))  # no waiting for anything: the moment is what the dice say
+    run = start(out, log, *options, **{**how, "env": {**how.get("env", {}), "TOY_HOLD": "13"}})
+    until_first_response(run, log, dice.randrange(1, 13))
     assert run.poll() is None, stderr_of(log)
     kill(run)
 

@@ -449,11 +449,12 @@ def test_estimates_with_another_model_of_earlier_versions_are_shown_no_more(
     control = {"model": "cheap", "slopes": {"acc": 1.0}, "metrics": {"acc": estimate}, "of": "", "whole": {"acc": estimate}}
     for file in (outcome.folder.path / "results.json", *(outcome.folder.path / "sessions").glob("*.json")):
         content = json.loads(file.read_text())
-        for entry in [*content.get("tasks", {}).values(), *content.get("benchmarks", {}).values()]:
+        published = [
+            one for entries in content.get("published", {}).get("results.json", {}).values() for one in entries.values()
+        ]
+        plain = [] if published else [one for entries in content.values() for one in entries.values()]
+        for entry in [*plain, *(one["value"] for one in published)]:
             entry["control"] = control
-        for section in content.get("published", {}).get("results.json", {}).values():
-            for part in section.values():
-                part["value"]["control"] = control
         file.write_text(json.dumps(content))
     for command in (
         ["collect", "--output_dir", out, "--format", "csv"],

@@ -22,7 +22,6 @@ TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs; the second has failed samples, and one task less."""
     folder = tmp_path_factory.mktemp("view") / "results"
-    os.environ["MILL_CACHE"] = str(folder.parent / "cache")
     evaluate(folder, "toy[path=one]", TASKS)
     os.environ["TOY_FAILS"] = "toy_gen 1"
     try:

@@ -1,5 +1,5 @@
-"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings and gated MLPs on CUDA. On a CPU gated
-MLPs allocate less.
+"""Parts of transformers' layers by one kernel each, inside a context: rotary embeddings and gated MLPs on CUDA. On a CPU
+gated MLPs allocate less.
 
 Nothing is assumed of a model's code: a part is replaced only where a probe gives the same values both ways.
 """
