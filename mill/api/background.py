@@ -1,4 +1,5 @@
-"""Work in a daemon thread whose result is needed later, such as a digest of weights while the tasks are planned."""
+"""Work in a daemon thread whose result is needed later, such as a digest of weights while the tasks are planned; and
+interrupts that wait until files are whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which execution path computed which requests, and why: for the manifest, so that a fallback is never silent."""
+"""Which execution path computed which requests, and why: for the manifest, so that a fallback is never silent.
+
+Some rows of every run are computed again by the plain path, which tells whether the fast one was right.
+"""
 
 from __future__ import annotations
 

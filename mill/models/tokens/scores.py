@@ -1,4 +1,5 @@
-"""From logits to the log-probabilities of given tokens, a block of logits at a time."""
+"""From logits to the log-probabilities of given tokens, a block of logits at a time; choices of one token from the
+distribution of the next."""
 
 from __future__ import annotations
 
