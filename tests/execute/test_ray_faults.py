@@ -128,8 +128,8 @@ def test_a_worker_that_cannot_open_the_model_ends_the_run_while_another_starts(c
     assert stderr.splitlines() == ["mill: toy: ValueError: no weights"]
 
 
-def test_the_requests_of_a_lost_machine_go_to_the_others(alone: Path, tmp_path: Path) -> None:
-    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(cores=1)
+def test_the_requests_of_a_lost_machine_go_to_the_others(ray_cluster: Cluster, alone: Path, tmp_path: Path) -> None:
+    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(ray_cluster.token, cores=1)
     try:
         other = cluster.grow()
         running = start_mill(toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04)), **cluster.token)
@@ -143,9 +143,11 @@ def test_the_requests_of_a_lost_machine_go_to_the_others(alone: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("part", ["", "raylet"], ids=["head", "node"])
-def test_a_dead_cluster_is_reported_and_the_run_resumes_without_ray(part: str, alone: Path, tmp_path: Path) -> None:
+def test_a_dead_cluster_is_reported_and_the_run_resumes_without_ray(
+    part: str, ray_cluster: Cluster, alone: Path, tmp_path: Path
+) -> None:
     """The whole cluster, or only the raylet of the command's machine."""
-    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster()
+    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(ray_cluster.token)
     try:
         command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04))
         running = start_mill(command, **cluster.token)
