@@ -100,6 +100,8 @@ def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
     words = " ".join(command)
     if "hf[" in words:
         return "transformers"
+    if "configs/clip" in words:
+        return "torch"
     if "RANK" in environment or "torch.distributed" in words:
         return "torch"
     return "lm_eval" if "lm-eval" in words else "ray" if " ray" in words else "mill"

@@ -114,8 +114,8 @@ def on_ray(workers: int, cluster: Cluster | None = None) -> list[str]:
     return ["--executor", "ray", "--workers", str(workers), *(["--address", cluster.address] if cluster else [])]
 
 
-def watched(log: Path, delay: float = 0.0) -> str:
-    return f"watched[path=toy,delay={delay},log={log}]"
+def watched(log: Path, hold: str | Path = "") -> str:
+    return f"watched[path=toy,hold={hold},log={log}]"
 
 
 def computed(log: Path) -> list[str]:
