@@ -65,7 +65,8 @@ def popen(command: Sequence[str], server: str = "", **options: Any) -> subproces
     server = server or fitting(command, environment)
     if sys.platform != "linux" or server not in SERVERS or command[1] == "-c" or _is_customized(environment):
         return subprocess.Popen(command, **options)
-    at_import = {name: value for name, value in environment.items() if name.startswith(AT_IMPORT) and name != "PYTHONPATH"}
+    prefixes = (*AT_IMPORT, "RAY_") if server == "ray" else AT_IMPORT
+    at_import = {name: value for name, value in environment.items() if name.startswith(prefixes) and name != "PYTHONPATH"}
     digest = hashlib.sha256(json.dumps([command[0], at_import], sort_keys=True).encode()).hexdigest()
     name = f"{server}-{digest[:8]}"
     if name not in _servers:
@@ -99,6 +100,8 @@ def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
     words = " ".join(command)
     if "hf[" in words:
         return "transformers"
+    if "configs/clip" in words:
+        return "torch"
     if "RANK" in environment or "torch.distributed" in words:
         return "torch"
     return "lm_eval" if "lm-eval" in words else "ray" if " ray" in words else "mill"

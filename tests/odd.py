@@ -15,6 +15,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.hf import TransformersModel
 from tests.toy import ToyChoice, ToyGeneration, ToyModel
+from tests.waiting import hold
 
 
 def add_line(file: str, text: str) -> int:
@@ -28,17 +29,18 @@ def add_line(file: str, text: str) -> int:
 class WatchedModel(ToyModel):
     """The toy model, configured by its spec: workers that started earlier do not see new environment variables.
 
-    It takes `delay` seconds for a request, writes its key and the process's number to `log`, and fails on `fails`.
+    It writes the key of a request and the process's number to `log`, computes no more than the file `hold` says, and fails
+    on `fails`.
     """
 
-    def __init__(self, path: str, batch_size: int = 4, delay: float = 0.0, log: str = "", fails: str = "") -> None:
+    def __init__(self, path: str, batch_size: int = 4, hold: str = "", log: str = "", fails: str = "") -> None:
         super().__init__(path, batch_size)
-        self.delay, self.log, self.fails = delay, log, fails
+        self.hold, self.log, self.fails = hold, log, fails
 
     def _note(self, request: Request) -> int:
-        time.sleep(self.delay)
         if self.log:
             add_line(self.log, f"{request.key} {os.getpid()}")
+        hold(self.computed + 1, self.hold)
         if self.fails and self.fails in request.text:
             raise ValueError(f"cannot read {self.fails}")
         return super()._note(request)

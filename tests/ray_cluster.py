@@ -61,10 +61,6 @@ RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 HEAD = ["start", "--head", "--port", "0", "--include-dashboard", "false", "--disable-usage-stats", "--num-cpus"]
 
 
-def new_token() -> dict[str, str]:
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-
-
 def run_ray(*arguments: str, **variables: str) -> str:
     done = subprocess.run([*RAY, *arguments], env=environment(**variables), capture_output=True, text=True, timeout=120)
     return done.stdout + done.stderr
@@ -76,9 +72,8 @@ def address_in(output: str) -> str:
     return match[1] if match else ""
 
 
-def start_cluster(cores: int = 2) -> Cluster:
+def start_cluster(token: dict[str, str], cores: int = 2) -> Cluster:
     """A cluster for a test that kills it."""
-    token = new_token()
     output = run_ray(*HEAD, str(cores), **token)
     address = address_in(output)
     assert address, output
@@ -90,7 +85,7 @@ def start_cluster(cores: int = 2) -> Cluster:
 @contextlib.contextmanager
 def shared_cluster(factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster of all testing processes, which ends with them."""
-    folder, token = shared_folder(factory) / "ray", new_token()
+    folder, token = shared_folder(factory) / "ray", {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
 
     def keeper(descriptor: int) -> list[str]:
         (folder / "token").write_text(json.dumps(token))
@@ -119,8 +114,8 @@ def on_ray(workers: int, cluster: Cluster | None = None) -> list[str]:
     return ["--executor", "ray", "--workers", str(workers), *(["--address", cluster.address] if cluster else [])]
 
 
-def watched(log: Path, delay: float = 0.0) -> str:
-    return f"watched[path=toy,delay={delay},log={log}]"
+def watched(log: Path, hold: str | Path = "") -> str:
+    return f"watched[path=toy,hold={hold},log={log}]"
 
 
 def computed(log: Path) -> list[str]:

@@ -48,7 +48,7 @@ class ToyModel(MillModel):
             with Path(log).open("a") as handle:
                 handle.write(request.key + "\n")
         ToyModel.computed += 1
-        hold(ToyModel.computed, "TOY_HOLD")
+        hold(ToyModel.computed, os.environ.get("TOY_HOLD", ""))
         fails = os.environ.get("TOY_FAILS")
         if fails and fails in request.text:
             raise ValueError(f"cannot read {fails}")

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
+from mill.api.background import deferred_interrupt
 from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
-from mill.api.interrupts import deferred_interrupt
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings

@@ -427,7 +427,25 @@ def whole_row(data: Any, where: object) -> SampleRow:
     convert(data, _WholeRow, where, RunError)
     columns = unescaped(data)
     row = SampleRow(**{name: columns[name] for name in _FIELDS if columns.get(name) is not None or name in _REQUIRED})
+    _refuse_uneven(row, where)
     return row if row.status else _upgraded(row, _encode(columns))
+
+
+def _refuse_uneven(row: SampleRow, where: object) -> None:
+    """Refuse repeats, responses and results of tools that do not belong together."""
+    keys, responses = row.keys, row.responses
+    if not keys or not all(keys):
+        raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
+    if len(responses) != len(keys) or any(len(repeat) > len(names) for repeat, names in zip(responses, keys, strict=True)):
+        raise RunError(f"{where} is not valid: responses: a response for each of the keys is needed")
+    if row.judgements and len(row.judgements) != len(keys):
+        raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
+    for number, repeat in enumerate(responses):
+        for index, response in enumerate(repeat):
+            results = response.get("tool_results")
+            if results and len(results) != len(response.get("tool_calls") or ()):
+                path = f"responses[{number}][{index}].tool_results"
+                raise RunError(f"{where} is not valid: {path}: a result for each of the calls is needed")
 
 
 def with_status(columns: Mapping[str, Any], row: SampleRow) -> dict[str, Any]:

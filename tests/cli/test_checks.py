@@ -609,7 +609,10 @@ BAD = {
         "--require: 'acc_drop=0.01' is no rule; rules are METRIC then > >= < or <= then NUMBER, separated by commas: "
         '--require "acc_drop<0.01, kl_mean<=0.05"',
     ),
-    "a metric that looks like none": (["--require", "exactness>0.5"], "metrics of checks are failure_rate, unpaired_rate, "),
+    "a metric that looks like none": (
+        ["--require", "exactness>0.5"],
+        "metrics of checks are failure_rate, nonfinite_rate, ",
+    ),
     "rule without number": (["--fail-on", "flip_rate>few"], "--fail_on: 'flip_rate>few' is no rule"),
     "no rule": (["--fail-on", ""], "--fail_on names no rule"),
     "unknown metric": (["--fail-on", "flip_rat>0.1"], "unknown metric 'flip_rat'; did you mean flip_rate"),
@@ -662,7 +665,10 @@ ELSEWHERE = {
     "no load": (["stress", "--model", "toy[path=a]", "--concurrency", "0"], "--concurrency 0: give counts from 1 to"),
     "load that is no number": (["stress", "--model", "toy[path=a]", "--concurrency", "x"], "--concurrency x: give counts"),
     "load with a gap": (["stress", "--model", "toy[path=a]", "--concurrency", "1,,2"], "--concurrency 1,,2: give counts"),
-    "one run": (["determinism", "--model", "toy[path=a]", "--runs", "1"], "'--runs': 1 is not in the range x>=2"),
+    "one run": (
+        ["determinism", "--model", "toy[path=a]", "--runs", "1"],
+        "--runs must be a whole number of at least 2, not 1",
+    ),
     "a report of nothing": (["report", "nowhere"], "nowhere does not exist"),
     "a report of another form": (["report", "other", "--format", "pdf"], "'pdf' is not one of"),
     "a check of another version": (["report", "other"], "has version 9, this mill reads version 2"),

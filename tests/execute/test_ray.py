@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 
 from mill.api.errors import ModelError
 from mill.execute.ray_cluster import RayCluster
-from mill.tasks.cifar10 import CLASSES
-from mill.tasks.shapes import PAIRS, draw
 from tests.launching import TESTS, ended, mill_lines, run, start_mill, toy
 from tests.outcomes import assert_same_end, recorded, samples, scores
 from tests.ray_cluster import TASKS, Cluster, computed, on_ray, watched
@@ -33,9 +30,9 @@ def test_workers_give_the_results_of_one_process(workers: int, cluster: Cluster,
     assert stderr.strip() == ""
 
 
-def test_a_transformers_model_answers_the_same_on_workers(cluster: Cluster, tiny_model: Path, tmp_path: Path) -> None:
+def test_a_transformers_model_answers_the_same_on_a_worker(cluster: Cluster, tiny_model: Path, tmp_path: Path) -> None:
     model = f"hf[path={tiny_model},dtype=float32,exact=true]"
-    for folder, more in (("out", on_ray(2, cluster)), ("alone", [])):
+    for folder, more in (("out", on_ray(1, cluster)), ("alone", [])):
         code, stderr = run(toy(tmp_path / folder, "toy_gen,toy_choice", *more, model=model), TOY_N="5", **cluster.token)
         assert code == 0, stderr
     responses, expected = recorded(tmp_path / "out"), recorded(tmp_path / "alone")
@@ -45,32 +42,16 @@ def test_a_transformers_model_answers_the_same_on_workers(cluster: Cluster, tiny
         assert responses[key].get("score") == pytest.approx(answer.get("score"), abs=1e-5)
 
 
-def assert_same_rankings(cluster: Cluster, folder: Path, model: str, task: str, **more: str) -> None:
-    """A worker ranks the labels of images as one process does."""
-    folders = folder / "out", folder / "alone"
-    for folder_path, engine in zip(folders, (on_ray(1, cluster), []), strict=True):
-        command = ["eval", model, task, "--limit", "30", "--output_dir", str(folder_path), "--quiet", *engine]
-        code, stderr = run(command, **cluster.token, **more)
-        assert code == 0, stderr
-    responses, expected = (samples(folder_path)[f"{task}.jsonl"] for folder_path in folders)
-    assert [row["responses"] for row in responses] == [row["responses"] for row in expected]
-    assert scores(folders[0]) == scores(folders[1])
-
-
 def test_clip_gives_the_same_rankings_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
     pytest.importorskip("open_clip")
-    assert_same_rankings(cluster, tmp_path, str(CLIP), "shapes_unseen")
-
-
-def test_timm_gives_the_same_rankings_on_a_worker(cluster: Cluster, tmp_path: Path) -> None:
-    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
-    torch.save(timm.create_model("test_vit", num_classes=10).state_dict(), tmp_path / "weights.pth")
-    for number, name in enumerate(CLASSES):
-        folder_path = tmp_path / "data/uoft-cs/cifar10/test" / name
-        folder_path.mkdir(parents=True)
-        draw(*PAIRS[number], random.Random(number)).save(folder_path / "0.png")
-    model = f"timm[path=test_vit,num_classes=10,checkpoint={tmp_path / 'weights.pth'}]"
-    assert_same_rankings(cluster, tmp_path, model, "cifar10_supervised", MILL_DATA=str(tmp_path / "data"))
+    folders = tmp_path / "out", tmp_path / "alone"
+    for folder, engine in zip(folders, (on_ray(1, cluster), []), strict=True):
+        command = ["eval", str(CLIP), "shapes_unseen", "--limit", "30", "--output_dir", str(folder), "--quiet", *engine]
+        code, stderr = run(command, **cluster.token)
+        assert code == 0, stderr
+    responses, expected = (samples(folder)["shapes_unseen.jsonl"] for folder in folders)
+    assert [row["responses"] for row in responses] == [row["responses"] for row in expected]
+    assert scores(folders[0]) == scores(folders[1])
 
 
 def test_two_runs_share_a_cluster(cluster: Cluster, alone: Path, tmp_path: Path) -> None:

@@ -18,10 +18,18 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for Ray's processes in /proc")
 
 
-def test_local_ray_starts_on_demand_and_leaves_no_processes(alone: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file with the number of requests that a worker may compute."""
+    file = tmp_path / "hold"
+    file.write_text("20")
+    return file
+
+
+def test_local_ray_starts_on_demand_and_leaves_no_processes(alone: Path, hold: Path, tmp_path: Path) -> None:
     """After an interruption by SIGTERM it is resumed with another number of workers."""
     log, out = tmp_path / "log", tmp_path / "out"
-    running = start_mill(toy(out, TASKS, *on_ray(2), model=watched(log, 0.05)))
+    running = start_mill(toy(out, TASKS, *on_ray(2), model=watched(log, hold)))
     until(lambda: len(recorded(out)) > 8, "ninth response")
     running.send_signal(signal.SIGTERM)
     code, stderr = ended(running, 60)
@@ -32,7 +40,8 @@ def test_local_ray_starts_on_demand_and_leaves_no_processes(alone: Path, tmp_pat
     assert [session["ended"] for session in sessions(out)] == ["interrupted"]
     recorded_before = set(recorded(out))
     log.unlink()
-    code, stderr = run(toy(out, TASKS, *on_ray(3), model=watched(log, 0.05)))
+    hold.write_text("1000")
+    code, stderr = run(toy(out, TASKS, *on_ray(3), model=watched(log, hold)))
     assert code == 0, stderr
     assert not recorded_before & set(computed(log))
     assert_same_end(out, alone)
@@ -44,9 +53,9 @@ def ray_processes(pid: int) -> list[int]:
     return [process for process, command_line in processes() if re.search(rf"session_[\d_-]+_{pid}\b", command_line)]
 
 
-def test_the_ray_of_a_killed_driver_ends_and_no_response_is_lost(alone: Path, tmp_path: Path) -> None:
+def test_the_ray_of_a_killed_driver_ends_and_no_response_is_lost(alone: Path, hold: Path, tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
-    command = toy(out, TASKS, *on_ray(2), model=watched(log, 0.05))
+    command = toy(out, TASKS, *on_ray(2), model=watched(log, hold))
     running = start_mill(command)
     until(lambda: len(recorded(out)) > 8, "ninth response")
     assert ray_processes(running.pid)
@@ -55,17 +64,19 @@ def test_the_ray_of_a_killed_driver_ends_and_no_response_is_lost(alone: Path, tm
     running.communicate()
     recorded_before = set(recorded(out))
     log.unlink()
-    assert run(toy(out, TASKS, model=watched(log, 0.05)))[0] == 0
+    hold.write_text("1000")
+    assert run(toy(out, TASKS, model=watched(log, hold)))[0] == 0
     assert recorded_before and not recorded_before & set(computed(log))
     assert_same_end(out, alone)
 
 
-def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_nothing_is_lost(cluster: Cluster, alone: Path, hold: Path, tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
-    command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.02))
+    command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, hold))
     running = start_mill(command, **cluster.token)
     until(lambda: len(recorded(out)) > 8, "ninth response")
     os.kill(int(lines(log)[0].split()[1]), signal.SIGKILL)
+    hold.write_text("1000")
     code, stderr = ended(running)
     assert code == 0, stderr
     assert "warning: a worker died (killed or crashed)" in stderr
@@ -128,13 +139,16 @@ def test_a_worker_that_cannot_open_the_model_ends_the_run_while_another_starts(c
     assert stderr.splitlines() == ["mill: toy: ValueError: no weights"]
 
 
-def test_the_requests_of_a_lost_machine_go_to_the_others(alone: Path, tmp_path: Path) -> None:
-    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(cores=1)
+def test_the_requests_of_a_lost_machine_go_to_the_others(
+    ray_cluster: Cluster, alone: Path, hold: Path, tmp_path: Path
+) -> None:
+    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(ray_cluster.token, cores=1)
     try:
         other = cluster.grow()
-        running = start_mill(toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04)), **cluster.token)
+        running = start_mill(toy(out, TASKS, *on_ray(2, cluster), model=watched(log, hold)), **cluster.token)
         until(lambda: len({line.split()[1] for line in lines(log)}) == 2, "request of the second worker")
         kill(other)
+        hold.write_text("1000")
         code, stderr = ended(running)
     finally:
         cluster.kill()
@@ -143,11 +157,13 @@ def test_the_requests_of_a_lost_machine_go_to_the_others(alone: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("part", ["", "raylet"], ids=["head", "node"])
-def test_a_dead_cluster_is_reported_and_the_run_resumes_without_ray(part: str, alone: Path, tmp_path: Path) -> None:
+def test_a_dead_cluster_is_reported_and_the_run_resumes_without_ray(
+    part: str, ray_cluster: Cluster, alone: Path, hold: Path, tmp_path: Path
+) -> None:
     """The whole cluster, or only the raylet of the command's machine."""
-    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster()
+    log, out, cluster = tmp_path / "log", tmp_path / "out", start_cluster(ray_cluster.token)
     try:
-        command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, 0.04))
+        command = toy(out, TASKS, *on_ray(2, cluster), model=watched(log, hold))
         running = start_mill(command, **cluster.token)
         until(lambda: len(recorded(out)) > 8, "ninth response")
         kill([pid for pid, command_line in processes() if pid in cluster.processes() and part in command_line.split()[0]])
@@ -160,6 +176,7 @@ def test_a_dead_cluster_is_reported_and_the_run_resumes_without_ray(part: str, a
     assert [session["ended"] for session in sessions(out)] == ["failed"]
     recorded_before = set(recorded(out))
     log.unlink(missing_ok=True)
-    assert run(toy(out, TASKS, model=watched(log, 0.04)))[0] == 0
+    hold.write_text("1000")
+    assert run(toy(out, TASKS, model=watched(log, hold)))[0] == 0
     assert recorded_before and not recorded_before & set(computed(log))
     assert_same_end(out, alone)

@@ -28,10 +28,10 @@ from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
-from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
-from mill.models.tokens.prompted_tools import WARNING, describe_tools
-from mill.models.tokens.windows import rolling_windows
+from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
+from mill.models.tokens.tokenizer import rolling_windows
+from mill.models.tokens.tool_calls import WARNING, describe_tools
 
 
 def scored_tokens(

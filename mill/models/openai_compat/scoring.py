@@ -15,8 +15,7 @@ from typing import Any
 
 from mill.models.http import Client, Failure
 from mill.models.http.values import log_probability, shaped, token_count
-from mill.models.openai_compat.answers import token_name
-from mill.models.openai_compat.finish import read_finish
+from mill.models.openai_compat.answers import read_finish, token_name
 from mill.models.openai_compat.schema import (
     Choice,
     Completion,
@@ -26,7 +25,7 @@ from mill.models.openai_compat.schema import (
     read_choice,
     read_logprobs,
 )
-from mill.models.tokens.next_tokens import Distribution
+from mill.models.tokens.scores import Distribution
 
 BOS = -1  # the offset of a BOS that the server added before the prompt
 _MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # how tokenizers write spaces in tokens
