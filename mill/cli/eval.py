@@ -92,9 +92,9 @@ def evaluate(options: EvalOptions) -> int:
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
     check_trackers(options.log_to)
-    how = options.run
     load_builtin()
-    load_files(tuple(options.task_paths))
+    load_files(tuple(options.task_paths))  # which may register the backend of the judge
+    how = options.run
     task_names = expand_task_files(options.tasks)
     starts = len(options.models) == 1 and not options.dry_run
     plans = [plan(_spec(model, options.base_url or ""), select(task_names), how, starts=starts) for model in options.models]

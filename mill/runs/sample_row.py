@@ -353,6 +353,32 @@ def read_row(line: bytes) -> SampleRow:
         raise ValueError(str(error)) from error
 
 
+def read_any_row(line: bytes) -> SampleRow:
+    """A line as it may be in a file of someone else: columns of other types than mill's count as absent. Raises ValueError
+    for a line without an id."""
+    with contextlib.suppress(ValueError):
+        return read_row(line)
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    given = data if isinstance(data, dict) else {}
+    known = {one.name: given[one.name] for one in msgspec.structs.fields(SampleRow) if one.name in given}
+    kinds = {one.name: one.type for one in msgspec.structs.fields(SampleRow)}
+    fitting = {name: value for name, value in known.items() if _fits(value, kinds[name])}
+    return read_row(_encode({"prompt": "", "keys": [], **fitting}))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is msgspec.Raw:
+        return True
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 def _upgraded(row: SampleRow, line: bytes) -> SampleRow:
     """A row of a version that wrote neither status, flags and means nor the digest of the data."""
     row.flags = row.flags or _flags_of(row)
