@@ -13,13 +13,13 @@ DEADLINE_S = 300.0
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str | Callable[[], str], seconds: float = DEADLINE_S) -> T:
+def until(condition: Callable[[], T], what: str | Callable[[], str], seconds: float = DEADLINE_S, pause: float = 0.005) -> T:
     """The first value of the condition that is true. `what` finishes the sentence "after 300 s there was still no …"."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"after {seconds:.0f} s there was still no {what() if callable(what) else what}")
-        time.sleep(0.005)
+        time.sleep(pause)
     return value
 
 

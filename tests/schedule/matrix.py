@@ -6,14 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import forking
+from tests.waiting import until
+
 ROOT = Path(__file__).parents[2]
 TOY = ROOT / "tests/toy.py"
-PATIENCE_S = 90.0
 _SET_BY_OTHERS = ("TOY_", "MILL_", "SLURM_JOB", "SUBMITIT_")
 
 
@@ -22,7 +22,7 @@ def mill(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SET_BY_OTHERS)}
     environment = {**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment}
     command = [sys.executable, "-m", "mill", *argv]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+    return forking.run(command, env=environment)
 
 
 def schedule(out: Path, models: str, tasks: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,15 +47,8 @@ def squeue(states: str = "all") -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE_S, f"{what} did not come"
-        time.sleep(0.1)
-
-
 def all_ended() -> None:
-    until(lambda: not squeue(), "the end of all jobs")
+    until(lambda: not squeue(), "end of all jobs", pause=0.2)
 
 
 def logs(out: Path) -> str:

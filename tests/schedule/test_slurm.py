@@ -25,9 +25,9 @@ from tests.schedule.matrix import (
     schedule,
     scores,
     squeue,
-    until,
     workers,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("slurm")
 MODELS, TASKS, SHOTS = "toy[path=a],toy[path=b]", "toy_gen,toy_choice", ("--n_shots", "0,5")
@@ -144,7 +144,7 @@ def test_cancelled_and_killed_jobs_resume(tmp_path: Path) -> None:
     limits = cluster_file(tmp_path)
     schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="30", TOY_DELAY="0.1", TOY_LOG=str(log))
     by_task = {cell["task"]: cell["job"] for cell in cells(out).values()}
-    until(lambda: workers(out, "toy_gen") and workers(out, "toy_choice") and len(recorded(out)) > 16, "the work")
+    until(lambda: workers(out, "toy_gen") and workers(out, "toy_choice") and len(recorded(out)) > 16, "work")
     os.kill(workers(out, "toy_gen")[0], 9)
     subprocess.run(["scancel", by_task["toy_choice"]], check=True)
     all_ended()
@@ -166,9 +166,9 @@ def test_a_preempted_job_is_queued_again_and_ends_right(tmp_path: Path) -> None:
     limits = cluster_file(tmp_path)
     schedule(out, "toy[path=a]", "toy_gen", *limits, TOY_N="24", TOY_DELAY="0.1", TOY_LOG=str(log))
     (job,) = jobs(out)
-    until(lambda: recorded(out), "the first answer")
+    until(lambda: recorded(out), "answer")
     subprocess.run(["scancel", "--signal=USR2", job], check=True)
-    until(lambda: job in squeue("PD"), "the requeued job")
+    until(lambda: job in squeue("PD"), "requeued job", pause=0.2)
     known = recorded(out)
     assert 0 < len(known) < 24
     again = schedule(out, "toy[path=a]", "toy_gen", *limits, TOY_N="24")
