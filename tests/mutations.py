@@ -45,8 +45,8 @@ MUTATIONS = (
     Mutation("no key is recorded", 'text = text.replace(secret, "***")', "pass", "runs/test_scrubbing.py"),
     Mutation(
         "pairing by data",
-        "for digest in (sample.doc_hash, sample.request_key) if digest]",
-        "for digest in ()]",
+        "if digest] or",
+        "if False] or",
         "checks/test_pairing.py",
     ),
     Mutation("NaN is not a score", "if not any(map(math.isfinite, scores)):", "if not scores:", "tasks/test_prompts.py"),

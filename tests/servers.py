@@ -41,11 +41,11 @@ os._exit(0)
 """
 
 
-_ports = itertools.count(21000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")))
+_ports = itertools.count(10000 + os.getpid() * 97 % 20000)
 
 
 def free_port() -> int:
-    """A port for a server that cannot choose one. Each testing process has its own range, below the ports that systems hand
+    """A port for a server that cannot choose one. Each testing process begins with another, below those that systems hand
     out, and no port is returned twice."""
     for port in _ports:
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -10,6 +10,7 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -105,8 +106,11 @@ def locked(file: Path) -> Iterator[None]:
 
 def keep(listener: socket.socket, command: Sequence[str]) -> None:
     """Run a program until it ends or nobody is connected any more."""
+    from tests import forking
+
+    forking.folder = Path(listener.getsockname()).parents[1]
     users = [listener.accept()[0]]
-    process = subprocess.Popen(command)
+    process = forking.popen(command, start_new_session=True)
     while users and process.poll() is None:
         for ready in select.select([listener, *users], [], [], 1)[0]:
             if ready is listener:
@@ -114,10 +118,10 @@ def keep(listener: socket.socket, command: Sequence[str]) -> None:
             else:  # users send nothing: this one has closed its connection
                 users.remove(ready)
     process.terminate()
-    try:
-        process.wait(timeout=60)
-    finally:
-        process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
+    with contextlib.suppress(ProcessLookupError):  # and what it started
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

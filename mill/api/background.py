@@ -1,42 +1,17 @@
-"""Work in a daemon thread whose result is needed later, such as a digest of weights while the tasks are planned."""
+"""Work in a daemon thread whose result is needed later, such as a digest of weights while the tasks are planned; and
+interrupts that wait until files are whole."""
 
 from __future__ import annotations
 
 import contextvars
-import sys
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-SWITCH_INTERVAL_S = 2e-4
-
-
-class _SwitchInterval:
-    """How long a thread may run Python before another one may. The default of 5 ms makes threads wait that long after each
-    block that they hash or copy."""
-
-    def __init__(self) -> None:
-        self._lock, self._threads, self._before = threading.Lock(), 0, 0.0
-
-    @contextmanager
-    def short(self) -> Iterator[None]:
-        with self._lock:
-            self._threads += 1
-            if self._threads == 1:
-                self._before = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._before, SWITCH_INTERVAL_S))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._threads -= 1
-                if not self._threads:
-                    sys.setswitchinterval(self._before)
-
-
-_interval = _SwitchInterval()
 
 
 class Background(Generic[T]):
@@ -52,8 +27,7 @@ class Background(Generic[T]):
 
     def _run(self) -> None:
         try:
-            with _interval.short():
-                self._result = self._function()
+            self._result = self._function()
         except BaseException as error:
             self._error = error
 
@@ -67,3 +41,38 @@ class Background(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def deferred_interrupt(*, repeat: bool = True) -> Iterator[None]:
+    """A first SIGINT or SIGTERM takes effect at the end of this context; with `repeat=False`, for a process that ends
+    anyway, it has none. A second one takes effect at once.
+
+    A user may press Ctrl-C twice, and where one of several ranks ends, the others are interrupted by it and by the launcher.
+    """
+    in_main = threading.current_thread() is threading.main_thread()  # the only one that signals interrupt
+    found = {number: signal.getsignal(number) for number in SIGNALS if in_main}
+    handlers = {number: one for number, one in found.items() if one not in (None, signal.SIG_IGN)}  # not of nohup or of C
+    received: list[int] = []
+
+    def restore() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            restore()
+            signal.raise_signal(number)
+
+    for number in handlers:
+        signal.signal(number, defer)
+    try:
+        yield
+    finally:
+        restore()
+    if received and repeat:
+        signal.raise_signal(received[0])

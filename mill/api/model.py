@@ -13,7 +13,7 @@ from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
 from mill.api.budget import CallGate, Price
-from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelBroken, ModelError
+from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelError
 from mill.api.files import source_digest
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
 from mill.api.progress import Progress, TokenCount
@@ -247,12 +247,6 @@ class MillModel(ABC):
     def synchronize(self) -> None:
         """Wait for the other ranks. Called after each group of requests where the model runs in lock-step."""
         return None
-
-    def check_canary(self, canary: Request) -> None:
-        """Send a request that this model answered before, here or in another process; raises where it fails now."""
-        ((_, response),) = self.stream_responses(canary.kind, [canary])
-        if response.failed:
-            raise ModelBroken(f"the model fails even on a request that it answered before: {response.error}")
 
     def fixed_arguments(self) -> Mapping[str, Any]:
         """Arguments that the model chose for this machine, and that its replicas on other machines must get too."""

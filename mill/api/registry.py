@@ -201,6 +201,7 @@ def _import(target: str) -> Any:
 models: Registry[Any] = Registry("backend", "mill.models")
 tasks: Registry[Any] = Registry("task", "mill.tasks")
 metrics: Registry[Any] = Registry("metric", "mill.metrics")
+checks: Registry[Any] = Registry("check", "mill.checks")
 
 
 def _decorator(registry: Registry[Any], names: tuple[str, ...], override: bool) -> Callable[[C], C]:
@@ -228,3 +229,8 @@ def register_task(*names: str, override: bool = False) -> Callable[[C], C]:
 def register_metric(*names: str, override: bool = False) -> Callable[[C], C]:
     """Register a function from sample values to an Estimate."""
     return _decorator(metrics, names, override)
+
+
+def register_check(name: str, *, override: bool = False) -> Callable[[C], C]:
+    """Make a `mill.checks.kinds.CheckKind` a command of mill."""
+    return _decorator(checks, (name,), override)

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from mill.api.errors import RunError
+import msgspec
+from msgspec import Meta
+
+from mill.api.errors import RunError, SpecError, UnknownName
 from mill.api.response import Token
 from mill.api.task import Task
-from mill.checks.answers import Answer, read_answers
+from mill.checks.answers import Answer, answer_warnings, read_answers, truncation_warnings
 from mill.checks.decide import add_decision, answer_until_decided
-from mill.checks.excerpts import excerpt, excerpts_around
 from mill.checks.forced import NAME, ForcedGaps, forced_texts, read_gaps, top_logprobs_of
-from mill.checks.glossary import counted
+from mill.checks.glossary import AGAINST, GROUPS, METRICS, counted
+from mill.checks.kinds import Chart, CheckKind, Given
 from mill.checks.measurements import (
-    AGAINST,
     FORCED,
     answer_measurements,
     forced_measurements,
     forced_series,
     group_measurements,
 )
-from mill.checks.pairing import AnswerPair, Pairing, pair_up
+from mill.checks.pairing import AnswerPair, Pairing, excerpt, excerpts_around, pair_up
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import CheckConfig, CompletedRun, Subject, execute, with_template
+from mill.checks.subjects import CheckConfig, CompletedRun, Subject, execute, labelled, open_subjects, with_template
 from mill.checks.verdict import verdict
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
+from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
+from mill.options.option import hints
 from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
 from mill.runs.schema import Decision
@@ -38,6 +41,164 @@ from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText
 
 ROW_TOP_LOGPROBS = 3  # of the token at a divergence
 ROW_CHOICES, CHOICE_CHARS = 26, 300  # of a sample, and of one of its choices
+
+
+_OTHER_CHECKS = {*GROUPS["load"], *GROUPS["repeats"]}
+
+
+class CompareOptions(msgspec.Struct, kw_only=True, frozen=True):
+    a: Annotated[str | None, Meta(extra=hints(positional=True))] = None
+    b: Annotated[str | None, Meta(extra=hints(positional=True))] = None
+    runs: Annotated[list[str] | None, Meta(description="Two recorded runs instead of models.", extra=hints(paths=2))] = None
+    label_a: Annotated[str | None, Meta(description="Name of A in tables.")] = None
+    label_b: Annotated[str | None, Meta(description="Name of B in tables.")] = None
+
+
+class Compare(CheckKind):
+    """Compare model B with model A, the baseline, on prompts or tasks. Prompts go through the chat template where both
+    models have one; --no_chat sends plain text to completions, so that templates make no difference.
+
+    The exit code is 0, 1 when requests failed, 2 when the input is refused, 3 when a rule is broken, 5 when the samples
+    are too few to decide.
+    """
+
+    name = "compare"
+    examples = """
+\b
+Examples:
+  mill compare mlx-community/Llama-3.1-8B-Instruct-bf16 mlx-community/Llama-3.1-8B-Instruct-4bit
+  mill compare ollama:llama3.1:8b-instruct-q4_K_M ollama:llama3.1:8b-instruct-q8_0 --prompts reasoning
+  mill compare org/base org/tuned --tasks mmlu,gsm8k --require "acc_drop<0.01"
+  mill compare org/base org/tuned --tasks mmlu --decide "acc_drop>0.01"
+  mill compare --runs results/a-1234/default results/b-5678/default
+"""
+    takes: ClassVar[tuple[str, ...]] = ("base_url", "decide", "alpha", "forced_tokens")
+    metrics = frozenset(METRICS) - _OTHER_CHECKS - {"retry_rate"}
+    charts = (
+        Chart("curves", ("kl_mean", "flip_rate", "acc_drop")),
+        Chart("kl_distribution"),
+        Chart("agreement"),
+        Chart("categories", ("flip_rate",)),
+        Chart("categories", ("match_rate",)),
+        Chart("heat"),
+    )
+    Options: ClassVar[type[msgspec.Struct]] = CompareOptions
+
+    def make(self, given: Given) -> Check:
+        a, b, runs, labels = given.own.a, given.own.b, given.own.runs, [given.own.label_a, given.own.label_b]
+        if runs:
+            if a or b:
+                raise SpecError("give two models, or --runs with two recorded runs, not both")
+            _refuse_with_runs(given.typed)
+            return compare_runs(Path(runs[0]), Path(runs[1]), labels)
+        if not a or not b:
+            raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
+        specs = [make_spec(model, base_url=given.options.base_url or "", if_served=True) for model in (a, b)]
+        return _compared(self, specs, labels, given)
+
+
+_FOR_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
+
+
+def _refuse_with_runs(typed: Collection[str]) -> None:
+    """Recorded runs send no requests: an option about requests would be ignored."""
+    unused = [name for name in typed if name not in _FOR_RUNS]
+    if unused:
+        raise SpecError(f"--{unused[0]} is about requests to a model, and --runs compares recorded ones: leave it out")
+
+
+def _compared(kind: CheckKind, specs: Sequence[Spec], labels: Sequence[str | None], given: Given) -> Check:
+    subjects = open_subjects(labelled(specs, labels), given.config)
+    return compare(kind.name, subjects, given.config, forced_tokens=given.options.forced_tokens)
+
+
+class SweepOptions(msgspec.Struct, kw_only=True, frozen=True):
+    models: Annotated[str, Meta(description='Labelled models: "bf16=org/a,4bit=org/b".')]
+    baseline: Annotated[str | None, Meta(description="Label of the baseline.", extra=hints(default="the first"))] = None
+    backend: Annotated[
+        str | None, Meta(description="Backend of all models.", extra=hints(default="detected from each spec"))
+    ] = None
+
+
+class Sweep(Compare):
+    """Compare every model with the baseline, on prompts or tasks; prompts go through the chat template where all models
+    have one."""
+
+    name = "sweep"
+    examples = """
+\b
+Examples:
+  mill sweep --models "bf16=org/model,8bit=mlx-community/model-8bit,4bit=mlx-community/model-4bit" --baseline bf16
+  mill sweep --models "f16=hf[path=./m,dtype=float16],f32=hf[path=./m,dtype=float32]" --baseline f32 --tasks mmlu_anatomy
+"""
+    takes = ("base_url", "forced_tokens")
+    Options: ClassVar[type[msgspec.Struct]] = SweepOptions
+
+    def make(self, given: Given) -> Check:
+        own = given.own
+        parts = [_labelled(part) for part in split_list(own.models)]
+        if len(parts) < 2:
+            raise SpecError(f"--models {own.models!r}: a sweep needs at least two models")
+        address = given.options.base_url or ""
+        specs = [make_spec(model, backend=own.backend or "", base_url=address) for _, model in parts]
+        named = labelled(specs, [label for label, _ in parts])
+        labels = [label for label, _ in named]
+        baseline = own.baseline or labels[0]
+        if baseline not in labels:
+            raise UnknownName("baseline", baseline, labels, hint=f"labels are {', '.join(labels)}")
+        named.sort(key=lambda pair: pair[0] != baseline)  # the baseline first, the others as given
+        return _compared(self, [spec for _, spec in named], [label for label, _ in named], given)
+
+
+def _labelled(text: str) -> tuple[str | None, str]:
+    """`label=model`; an equals sign inside brackets belongs to the model's arguments."""
+    label, equals, model = text.partition("=")
+    if not equals or "[" in label or "/" in label:
+        return None, text
+    if not label.strip() or not model.strip():
+        raise SpecError(f"--models: {text!r} is not label=model")
+    return label.strip(), model.strip()
+
+
+class DiffOptions(msgspec.Struct, kw_only=True, frozen=True):
+    model: Annotated[str, Meta(description="The model, by the name that every backend uses.")]
+    backends: Annotated[
+        str,
+        Meta(description="Comma-separated, with arguments in brackets where needed; the first is the baseline."),
+    ]
+    base_urls: Annotated[str | None, Meta(description="Server addresses, in the order of --backends; empty for none.")] = (
+        None
+    )
+
+
+class Diff(Compare):
+    """Does another engine give the same answers? The first backend is the baseline."""
+
+    name = "diff"
+    examples = """
+\b
+Examples:
+  mill diff --model mlx-community/Meta-Llama-3.1-8B-Instruct-4bit \\
+    --backends "mlx-lm,vllm-mlx" --base_urls ",http://127.0.0.1:8000" --prompts reasoning
+  mill diff --model ./model --backends hf,vllm --no_chat --tasks gsm8k --limit 50
+  mill diff --model ./model --backends "hf[dtype=float32],hf[dtype=bfloat16]" --prompts numerics
+"""
+    prompts, chat, takes = "reasoning", True, ("forced_tokens",)
+    Options: ClassVar[type[msgspec.Struct]] = DiffOptions
+
+    def make(self, given: Given) -> Check:
+        own, names = given.own, split_list(given.own.backends)
+        if len(names) < 2:
+            raise SpecError(f"--backends {own.backends!r}: at least two are needed")
+        urls = [part.strip() for part in (own.base_urls or "").split(",")]
+        if own.base_urls is not None and len(urls) != len(names):
+            raise SpecError(f"--base_urls has {len(urls)} entries for {len(names)} backends; leave one empty for none")
+        urls += [""] * (len(names) - len(urls))
+        specs = [make_spec(own.model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
+        if len(set(zip(names, urls, strict=True))) < len(names):
+            raise SpecError(f"--backends {own.backends}: one of them is listed twice with the same address")
+        short = [backend_name(name) for name in names]
+        return _compared(self, specs, [name if short.count(name) == 1 else None for name in short], given)
 
 
 def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, forced_tokens: int) -> Check:

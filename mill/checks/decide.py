@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Sequence
 
 from mill.api.errors import SpecError
+from mill.checks.kinds import CheckKind
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject
 from mill.execute.sample_state import SampleState
 from mill.runs.benchmark_means import with_sequence
-from mill.runs.claims import Claim
 from mill.runs.decisions import FIRST_BLOCK, UNIT, GroupTest, Range, describe_decision, next_block, value_range
 from mill.runs.evaluate import Plan, Run
 from mill.runs.outcome import Outcome
@@ -19,18 +19,11 @@ from mill.runs.sampling import SampleGroup
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 from mill.runs.stages import GroupOrder, make_orders
 
-COMMAND = "decide"
-DROPS = ("acc_drop", "score_drop")  # what a claim about two models may be about
 
+class Decide(CheckKind):
+    """A claim about one run; `mill eval --decide` makes it."""
 
-def refuse_claim(claim: Claim) -> None:
-    """A claim of compare is about a change."""
-    if claim.metric not in DROPS:
-        raise SpecError(
-            f"--decide {claim.text}: the claims of compare are about {' or '.join(DROPS)}, such as acc_drop>0.01"
-        )
-    if not -1 < claim.bound < 1:
-        raise SpecError(f"--decide {claim.text}: a drop is between -1 and 1")
+    name = "decide"
 
 
 def answer_until_decided(
@@ -109,5 +102,5 @@ def decision_checks(outcome: Outcome, model: str, backend: str) -> list[Check]:
         variant.counts = {"samples": decision.n, "failed": decision.failed}
         variant.verdict = describe_decision(decision)
         settings = {"claim": decision.claim, "alpha": decision.alpha}
-        checks.append(Check(COMMAND, [name], [variant], settings=settings))
+        checks.append(Check(Decide.name, [name], [variant], settings=settings))
     return checks

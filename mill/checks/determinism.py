@@ -7,23 +7,55 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
-from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.excerpts import excerpt, excerpts_around
+from msgspec import Meta
+
+from mill.checks.answers import DOCUMENT, Answer, answer_warnings, truncation_warnings
+from mill.checks.glossary import GROUPS
+from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import NEAR_TIE
-from mill.checks.pairing import find_divergence, score_shift
+from mill.checks.pairing import excerpt, excerpts_around, find_divergence, score_shift
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import CheckConfig, Subject, with_template
+from mill.checks.sentences import repeat_sentences
+from mill.checks.subjects import CheckConfig, Subject, label_of, open_subject, with_template
 from mill.checks.verdict import repeat_verdict
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
+from mill.models.spec.parse import make_spec
 from mill.runs.manifest import shown_settings
 
 CONCURRENCY = (None, 1, 2, 3)  # requests in flight, in turn; None is the backend's default
 ALONE, BATCHED, ALL = "alone", "batched", "all runs"
+
+
+class RepeatOptions(OneModel, kw_only=True, frozen=True):
+    runs: Annotated[int, Meta(ge=2, description="Times that each prompt is sent.")] = 100
+
+
+class Determinism(CheckKind):
+    """Is the answer the same every time? The runs alternate between one, two, three and many requests in flight, so that
+    effects of batch composition show too."""
+
+    name = prompts = "determinism"
+    examples = """
+\b
+Examples:
+  mill determinism --model my-model --backend llama-cpp --base_url http://127.0.0.1:8080 --prompts determinism --runs 20
+  mill determinism --model ./model --tasks mmlu_anatomy --limit 50 --runs 8 --fail_on "identical_rate<1"
+"""
+    Options, takes = RepeatOptions, ("base_url",)
+    metrics = frozenset({*GROUPS["repeats"], "failure_rate", "empty_rate", "cut_rate", "divergence_margin"})
+    charts = (Chart("dots", ("identical_rate", "most_common_share")),)
+
+    def make(self, given: Given) -> Check:
+        own = given.own
+        spec = make_spec(own.model, backend=own.backend or "", base_url=given.options.base_url or "")
+        return determinism(open_subject(label_of(spec), spec, given.config), given.config, runs=own.runs)
+
+    def sentences(self, check: Check, variant: Variant) -> list[str]:
+        return repeat_sentences(variant)
 
 
 def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:

@@ -19,7 +19,6 @@ from mill.runs.record import distribution_file
 from mill.tasks.suite import ForcedText
 
 NAME = "forced"
-FORCED_TOKENS = 32  # of each answer, by default
 MAX_TOP_LOGPROBS = 128  # requested of an engine that has no limit, where another one has
 CHARS_PER_TOKEN = 4  # assumed for an engine that returns no tokens
 

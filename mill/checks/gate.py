@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName, nearest
-from mill.checks.glossary import FORMER_NAMES, MEASURED, METRICS, counted, format_interval, format_value
+from mill.checks.glossary import FORMER_NAMES, METRICS, counted, format_interval, format_value
+from mill.checks.kinds import kind_of
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
@@ -222,7 +223,8 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
 
 def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
     """The rules on metrics that a check of this kind measures: a gate may cover several kinds of checks."""
-    return [rule for rule in rules if rule.metric in MEASURED.get(check.command, METRICS)]
+    measured = kind_of(check.command).metrics
+    return [rule for rule in rules if rule.metric in measured]
 
 
 def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:

@@ -24,175 +24,166 @@ class MetricInfo:
     tested: bool = False
     quiet: bool = False
     """Left out of tables where it is 0 for all variants."""
+    against: bool = False
+    """Whether it compares a candidate with its baseline, whose failures leave it unmeasured."""
 
 
-def _rate(title: str, about: str, *, quiet: bool = False) -> MetricInfo:
-    return MetricInfo(title, RATE, about, high=1.0, quiet=quiet)
+def _rate(title: str, about: str, *, quiet: bool = False, against: bool = False) -> MetricInfo:
+    return MetricInfo(title, RATE, about, high=1.0, quiet=quiet, against=against)
 
 
 def _plain(title: str, kind: str, about: str) -> MetricInfo:
     return MetricInfo(title, kind, about, interval=False)
 
 
-METRICS: dict[str, MetricInfo] = {
-    "failure_rate": _rate("failed requests", "samples whose request failed on either side; they count as changed"),
-    "unpaired_rate": _rate(
-        "not compared", "samples that only one side has, or whose data differ between the sides", quiet=True
-    ),
-    "match_rate": _rate("same text", "samples with exactly equal answers"),
-    "empty_rate": _rate("empty answers", "samples where an engine generated no text; two empty answers are no agreement"),
-    "cut_rate": _rate("truncated answers", "samples where an answer ended at the token limit"),
-    "filtered_rate": _rate(
-        "filtered", "samples where a server filtered an answer (finish_reason content_filter)", quiet=True
-    ),
-    "similarity": MetricInfo(
-        "similarity", NUMBER, "similarity of the answers, 0 to 1; severity tiers are ranges of it", high=1.0
-    ),
-    "reasoning_match_rate": _rate("same reasoning", "samples with exactly equal reasoning before the answer"),
-    "reasoning_similarity": MetricInfo(
-        "similarity of reasoning", NUMBER, "similarity of the reasoning before the answers, 0 to 1", high=1.0
-    ),
-    "flip_rate": _rate("answer flips", "samples whose extracted answer changed"),
-    "acc_baseline": _rate("accuracy, baseline", "correct answers of the baseline, where a gold answer is known"),
-    "acc": _rate("accuracy", "correct answers, where a gold answer is known"),
-    "acc_drop": MetricInfo(
-        "accuracy lost",
-        RATE,
-        "accuracy of the baseline minus accuracy; p by McNemar's exact test",
-        low=-1.0,
-        high=1.0,
-        tested=True,
-    ),
-    "score_baseline": MetricInfo(
-        "score, baseline", NUMBER, "mean of graded values (not only 0 or 1) of the baseline", low=-math.inf
-    ),
-    "score": MetricInfo(
-        "score",
-        NUMBER,
-        "mean of graded values (not only 0 or 1); a failed request counts as 0 on a scale of 0 to 1",
-        low=-math.inf,
-    ),
-    "score_drop": MetricInfo(
-        "score lost", NUMBER, "score of the baseline minus score; p by the paired t-test", low=-math.inf, tested=True
-    ),
-    "regression_rate": _rate("regressions", "samples that only the baseline answered correctly"),
-    "improvement_rate": _rate("improvements", "samples that only the baseline answered wrongly"),
-    "first_divergence": MetricInfo(
-        "first divergence",
-        NUMBER,
-        "mean position of the first token that differs, over texts that diverge; token 1 is the first",
-        low=1.0,
-    ),
-    "divergence_margin": MetricInfo(
-        "divergence margin", NATS, "by how much the baseline preferred its token to the next best there"
-    ),
-    "clear_divergence_rate": _rate("clear divergences", "texts that diverge where the two best tokens were not nearly tied"),
-    "logprob_shift": MetricInfo(
-        "log-prob shift", NATS, "mean absolute change of the log-probability of a choice or document"
-    ),
-    "logprob_shift_max": _plain("largest shift", NATS, "the largest such change"),
-    "kl_mean": MetricInfo(
-        "KL mean", NATS, "KL divergence from the baseline's next-token distribution, after the same tokens"
-    ),
-    "kl_median": MetricInfo("KL median", NATS, "50 % of positions are below"),
-    "kl_p90": MetricInfo("KL p90", NATS, "90 % of positions are below"),
-    "kl_p95": MetricInfo("KL p95", NATS, "95 % of positions are below"),
-    "kl_p99": MetricInfo("KL p99", NATS, "99 % of positions are below"),
-    "kl_max": _plain("KL max", NATS, "the largest value of a position"),
-    "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the scored token"),
-    "top1_agreement": _rate("same top token", "positions where both engines rank the same token first"),
-    "ppl_ratio": MetricInfo(
-        "perplexity ratio per token",
-        FACTOR,
-        "perplexity divided by the baseline's, on the same tokens; 1 is equal",
-        tested=True,
-    ),
-    "word_ppl_ratio": MetricInfo(
-        "perplexity ratio per word",
-        FACTOR,
-        "the same per word of a document, where the numbers of its tokens differ or are not known",
-        tested=True,
-    ),
-    "unscored_rate": _rate(
-        "texts not scored",
-        "texts that an engine failed to score or tokenizes differently; failures break KL rules",
-        quiet=True,
-    ),
-    "nonfinite_rate": _rate("NaN or infinite", "positions whose KL is NaN or infinite"),
-    "reasoning_identical_rate": _rate("always the same reasoning", "prompts with equal reasoning in all runs"),
-    "identical_rate": _rate("always the same", "prompts with the same answer in every run"),
-    "most_common_share": _rate("most common answer", "share of runs with a prompt's most common answer"),
-    "distinct_outputs": MetricInfo("distinct answers", NUMBER, "number of different answers to a prompt", low=1.0),
-    "logprob_noise_max": _plain("log-prob noise", NATS, "the largest range of a log-probability over runs"),
-    "retry_rate": _rate("retried requests", "requests that were sent more than once"),
-    "requests_per_s": MetricInfo("requests per second", NUMBER, "completed requests divided by the time of the pass"),
-    "tokens_per_s": MetricInfo("tokens per second", NUMBER, "generated tokens divided by the time of the pass"),
-    "latency_p50": _plain(
-        "latency p50", SECONDS, "from the first attempt of a request to its complete answer, with retries and waits"
-    ),
-    "latency_p95": _plain("latency p95", SECONDS, "95 % of answers are faster"),
-    "latency_p99": _plain("latency p99", SECONDS, "99 % of answers are faster"),
-    "first_token_p50": _plain("time to first token p50", SECONDS, "from the request to the first token"),
-    "first_token_p95": _plain("time to first token p95", SECONDS, "95 % of answers are faster"),
-    "first_token_p99": _plain("time to first token p99", SECONDS, "99 % of answers are faster"),
+_BY_GROUP: dict[str, dict[str, MetricInfo]] = {
+    "failures": {
+        "failure_rate": _rate("failed requests", "samples whose request failed on either side; they count as changed"),
+        "nonfinite_rate": _rate("NaN or infinite", "positions whose KL is NaN or infinite"),
+        "retry_rate": _rate("retried requests", "requests that were sent more than once"),
+        "empty_rate": _rate(
+            "empty answers", "samples where an engine generated no text; two empty answers are no agreement"
+        ),
+        "cut_rate": _rate("truncated answers", "samples where an answer ended at the token limit"),
+        "filtered_rate": _rate(
+            "filtered", "samples where a server filtered an answer (finish_reason content_filter)", quiet=True
+        ),
+        "unpaired_rate": _rate(
+            "not compared", "samples that only one side has, or whose data differ between the sides", quiet=True
+        ),
+        "unscored_rate": _rate(
+            "texts not scored",
+            "texts that an engine failed to score or tokenizes differently; failures break KL rules",
+            quiet=True,
+        ),
+    },
+    "load": {
+        "requests_per_s": MetricInfo("requests per second", NUMBER, "completed requests divided by the time of the pass"),
+        "tokens_per_s": MetricInfo("tokens per second", NUMBER, "generated tokens divided by the time of the pass"),
+        "latency_p50": _plain(
+            "latency p50", SECONDS, "from the first attempt of a request to its complete answer, with retries and waits"
+        ),
+        "latency_p95": _plain("latency p95", SECONDS, "95 % of answers are faster"),
+        "latency_p99": _plain("latency p99", SECONDS, "99 % of answers are faster"),
+        "first_token_p50": _plain("time to first token p50", SECONDS, "from the request to the first token"),
+        "first_token_p95": _plain("time to first token p95", SECONDS, "95 % of answers are faster"),
+        "first_token_p99": _plain("time to first token p99", SECONDS, "99 % of answers are faster"),
+    },
+    "repeats": {
+        "identical_rate": _rate("always the same", "prompts with the same answer in every run"),
+        "most_common_share": _rate("most common answer", "share of runs with a prompt's most common answer"),
+        "distinct_outputs": MetricInfo("distinct answers", NUMBER, "number of different answers to a prompt", low=1.0),
+        "logprob_noise_max": _plain("log-prob noise", NATS, "the largest range of a log-probability over runs"),
+        "reasoning_identical_rate": _rate("always the same reasoning", "prompts with equal reasoning in all runs"),
+    },
+    "text": {
+        "match_rate": _rate("same text", "samples with exactly equal answers", against=True),
+        "clear_divergence_rate": _rate(
+            "clear divergences", "texts that diverge where the two best tokens were not nearly tied", against=True
+        ),
+        "divergence_margin": MetricInfo(
+            "divergence margin", NATS, "by how much the baseline preferred its token to the next best there", against=True
+        ),
+        "first_divergence": MetricInfo(
+            "first divergence",
+            NUMBER,
+            "mean position of the first token that differs, over texts that diverge; token 1 is the first",
+            low=1.0,
+            against=True,
+        ),
+        "similarity": MetricInfo(
+            "similarity",
+            NUMBER,
+            "similarity of the answers, 0 to 1; severity tiers are ranges of it",
+            high=1.0,
+            against=True,
+        ),
+        "reasoning_match_rate": _rate(
+            "same reasoning", "samples with exactly equal reasoning before the answer", against=True
+        ),
+        "reasoning_similarity": MetricInfo(
+            "similarity of reasoning",
+            NUMBER,
+            "similarity of the reasoning before the answers, 0 to 1",
+            high=1.0,
+            against=True,
+        ),
+    },
+    "answers": {
+        "acc_drop": MetricInfo(
+            "accuracy lost",
+            RATE,
+            "accuracy of the baseline minus accuracy; p by McNemar's exact test",
+            low=-1.0,
+            high=1.0,
+            tested=True,
+            against=True,
+        ),
+        "acc_baseline": _rate("accuracy, baseline", "correct answers of the baseline, where a gold answer is known"),
+        "acc": _rate("accuracy", "correct answers, where a gold answer is known"),
+        "score_drop": MetricInfo(
+            "score lost",
+            NUMBER,
+            "score of the baseline minus score; p by the paired t-test",
+            low=-math.inf,
+            tested=True,
+            against=True,
+        ),
+        "score_baseline": MetricInfo(
+            "score, baseline", NUMBER, "mean of graded values (not only 0 or 1) of the baseline", low=-math.inf
+        ),
+        "score": MetricInfo(
+            "score",
+            NUMBER,
+            "mean of graded values (not only 0 or 1); a failed request counts as 0 on a scale of 0 to 1",
+            low=-math.inf,
+        ),
+        "flip_rate": _rate("answer flips", "samples whose extracted answer changed", against=True),
+        "regression_rate": _rate("regressions", "samples that only the baseline answered correctly", against=True),
+        "improvement_rate": _rate("improvements", "samples that only the baseline answered wrongly", against=True),
+        "logprob_shift": MetricInfo(
+            "log-prob shift", NATS, "mean absolute change of the log-probability of a choice or document"
+        ),
+        "logprob_shift_max": _plain("largest shift", NATS, "the largest such change"),
+    },
+    "distributions": {
+        "kl_mean": MetricInfo(
+            "KL mean", NATS, "KL divergence from the baseline's next-token distribution, after the same tokens"
+        ),
+        "top1_agreement": _rate("same top token", "positions where both engines rank the same token first"),
+        "ppl_ratio": MetricInfo(
+            "perplexity ratio per token",
+            FACTOR,
+            "perplexity divided by the baseline's, on the same tokens; 1 is equal",
+            tested=True,
+        ),
+        "word_ppl_ratio": MetricInfo(
+            "perplexity ratio per word",
+            FACTOR,
+            "the same per word of a document, where the numbers of its tokens differ or are not known",
+            tested=True,
+        ),
+        "kl_median": MetricInfo("KL median", NATS, "50 % of positions are below"),
+        "kl_p90": MetricInfo("KL p90", NATS, "90 % of positions are below"),
+        "kl_p95": MetricInfo("KL p95", NATS, "95 % of positions are below"),
+        "kl_p99": MetricInfo("KL p99", NATS, "99 % of positions are below"),
+        "kl_max": _plain("KL max", NATS, "the largest value of a position"),
+        "delta_p_rms": _rate("RMS of delta p", "root mean square change of the probability of the scored token"),
+    },
 }
+"""The rows of tables, in their order: what matters most is first in each group."""
 
 RATIOS = ("ppl_ratio", "word_ppl_ratio")
-SEVERITIES = "severities"  # the row of counts by severity, which is no metric
-GROUPS: dict[str, tuple[str, ...]] = {
-    "failures": (
-        "failure_rate", "nonfinite_rate", "retry_rate", "empty_rate", "cut_rate", "filtered_rate", "unpaired_rate",
-        "unscored_rate",
-    ),
-    "load": (
-        "requests_per_s", "tokens_per_s", "latency_p50", "latency_p95", "latency_p99", "first_token_p50", "first_token_p95",
-        "first_token_p99",
-    ),
-    "repeats": (
-        "identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max", "reasoning_identical_rate",
-    ),
-    "text": (
-        "match_rate", "clear_divergence_rate", "divergence_margin", "first_divergence", "similarity", SEVERITIES,
-        "reasoning_match_rate", "reasoning_similarity",
-    ),
-    "answers": (
-        "acc_drop", "acc_baseline", "acc", "score_drop", "score_baseline", "score", "flip_rate", "regression_rate",
-        "improvement_rate", "logprob_shift", "logprob_shift_max",
-    ),
-    "distributions": (
-        "kl_mean", "top1_agreement", *RATIOS, "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max", "delta_p_rms",
-    ),
-}  # fmt: skip
-"""The rows of tables, in their order: what matters most is first in each group."""
+SEVERITIES = "severities"  # the row of counts by severity, behind the similarity of texts; it is no metric
+METRICS = {name: info for group in _BY_GROUP.values() for name, info in group.items()}
+GROUPS = {group: list(infos) for group, infos in _BY_GROUP.items()}
+AGAINST = [name for name, info in METRICS.items() if info.against]
 
 FORMER_NAMES = {
     "first_parting": "first_divergence",
     "parting_margin": "divergence_margin",
     "clear_parting_rate": "clear_divergence_rate",
 }
-
-
-_OF_REPEATS = {
-    "identical_rate", "most_common_share", "distinct_outputs", "logprob_noise_max", "reasoning_identical_rate",
-}  # fmt: skip
-_OF_LOAD = {name for name in METRICS if name.startswith(("latency", "first_token"))} | {
-    "retry_rate",
-    "requests_per_s",
-    "tokens_per_s",
-}
-_OF_FORCED = {"delta_p_rms", "top1_agreement", "unscored_rate", "nonfinite_rate"} | {
-    n for n in METRICS if n.startswith("kl_")
-}
-_OF_PAIRS = set(METRICS) - _OF_REPEATS - _OF_LOAD
-MEASURED: dict[str, set[str]] = {
-    "determinism": _OF_REPEATS | {"failure_rate", "empty_rate", "cut_rate", "divergence_margin"},
-    "stress": _OF_LOAD | (_OF_PAIRS - _OF_FORCED - {"unpaired_rate", *RATIOS}),
-    "compare": _OF_PAIRS,
-    "sweep": _OF_PAIRS,
-    "diff": _OF_PAIRS,
-    "decide": set(METRICS),
-}
-"""The metrics that each kind of check measures."""
 
 
 def title(name: str) -> str:

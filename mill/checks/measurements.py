@@ -34,12 +34,6 @@ from mill.metrics.paired import (
 NEAR_TIE = 0.1  # nats: below this margin rounding alone may swap the two best tokens
 KL_SHARES = {"kl_median": 0.5, "kl_p90": 0.9, "kl_p95": 0.95, "kl_p99": 0.99}
 FORCED = ("kl_mean", *KL_SHARES, "kl_max", "delta_p_rms", "top1_agreement", "ppl_ratio", "nonfinite_rate")
-AGAINST = (
-    "match_rate", "similarity", "reasoning_match_rate", "reasoning_similarity", "flip_rate", "acc_drop", "score_drop",
-    "regression_rate", "improvement_rate",
-    "clear_divergence_rate", "first_divergence", "divergence_margin",
-)  # fmt: skip
-"""Metrics that compare a candidate with its baseline."""
 MAX_POSITIONS = 64  # of a text, in the chart of agreement by position
 
 

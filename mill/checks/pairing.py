@@ -1,4 +1,7 @@
-"""Pairs of two engines' answers to one sample: whether they are equal, where they diverge, whether the answer changed."""
+"""Pairs of two engines' answers to one sample: whether they are equal, where they diverge, whether the answer changed.
+
+Rows of a check have excerpts of long texts around the divergence.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,20 @@ from typing import Generic, Protocol, TypeVar
 from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
 from mill.metrics.divergence import common_start, severity, similarity
+
+MAX_CHARS = 4000  # of a prompt or an answer
+
+
+def excerpt(text: str, most: int = MAX_CHARS) -> str:
+    return text if len(text) <= most else f"{text[:most]} […]"
+
+
+def excerpts_around(texts: Sequence[str], char: int) -> tuple[list[str], int]:
+    """Long texts cut to the part around an offset, and how many characters were removed before it."""
+    start = max(0, char - MAX_CHARS // 2) if max(map(len, texts)) > MAX_CHARS else 0
+    mark = "[…] " if start else ""
+    return [mark + excerpt(text[start:]) for text in texts], start - len(mark)
+
 
 EMPTY, FAILED = "empty", "failed"  # severities beside those of similarity
 

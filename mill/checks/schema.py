@@ -134,7 +134,7 @@ class VariantFile(Struct):
 
 class CheckFile(Struct):
     version: int
-    command: Literal["compare", "sweep", "diff", "stress", "determinism", "decide"]
+    command: Annotated[str, Meta(pattern=r"^[a-z][a-z_-]*$")]
     tasks: list[str]
     variants: list[VariantFile]
     settings: dict[str, Any] = {}

@@ -16,12 +16,8 @@ LARGE_TASK = "hellaswag_gen"  # a task of 10,042 samples that every engine serve
 MOST_SAMPLES = 10_000
 
 
-def explain(check: Check, variant: Variant) -> list[str]:
-    """The sentences that come before the table of a check, those of one variant."""
-    if check.command == "stress":
-        return _load(check, variant)
-    if check.command == "determinism":
-        return _repeats(variant)
+def compared_sentences(check: Check, variant: Variant) -> list[str]:
+    """About a candidate and its baseline."""
     if variant.decision is not None:  # the verdict has it, without tests for a fixed number of samples
         return [*_failures(variant), *_answers(variant), *_texts(variant)]
     sentences = [*_failures(variant), *_accuracy(variant), *_score(variant), *_answers(variant), *_texts(variant)]
@@ -189,7 +185,7 @@ def _suggestion(check: Check, needed: int) -> str:
     return f"{purpose} use {tasks}--limit {math.ceil(size / max(1, len(check.tasks))) if larger else size}"
 
 
-def _load(check: Check, variant: Variant) -> list[str]:
+def load_sentences(check: Check, variant: Variant) -> list[str]:
     sentences, counts = [], variant.counts
     requests = counts.get("samples", 0) * counts.get("repetitions", 1)
     failed, rate = counts.get("failed", 0), variant.metrics.get("failure_rate")
@@ -208,7 +204,7 @@ def _load(check: Check, variant: Variant) -> list[str]:
     return sentences
 
 
-def _repeats(variant: Variant) -> list[str]:
+def repeat_sentences(variant: Variant) -> list[str]:
     found, counts = _measured(variant, "identical_rate"), variant.counts
     if found is None:
         return []

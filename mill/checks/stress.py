@@ -11,23 +11,30 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from mill.api.errors import ServerGone
-from mill.checks.answers import Answer
+from msgspec import Meta
+
+from mill.api.errors import ServerGone, SpecError
+from mill.checks.answers import Answer, answer_warnings, truncation_warnings
 from mill.checks.compare import baseline_failures, row_of
+from mill.checks.glossary import GROUPS
+from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import answer_measurements
 from mill.checks.pairing import AnswerPair, pair_up
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import CheckConfig, Subject, with_template
+from mill.checks.sentences import load_sentences
+from mill.checks.subjects import CheckConfig, Subject, label_of, open_subject, with_template
 from mill.checks.verdict import load_verdict
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
+from mill.models.spec.open import resolve_spec, takes_argument
+from mill.models.spec.parse import make_spec
 from mill.runs.manifest import shown_settings
 
 MOST_REASONS = 3
+MAX_CONCURRENCY = 1024
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ANSWER_METRICS = (
     "match_rate", "similarity", "flip_rate", "acc", "acc_baseline", "acc_drop", "score", "score_baseline", "score_drop",
@@ -37,6 +44,64 @@ CACHED = "every prompt was sent before it was measured, so the server's prompt c
 DISTINCT = (
     "each pass puts a different line before every prompt, so that no prompt cache contains it; answers are not compared"
 )
+
+
+class LoadOptions(OneModel, kw_only=True, frozen=True):
+    concurrency: Annotated[str, Meta(description="Levels; the lowest is the baseline.")] = "1,2,4,8,16"
+    repetitions: Annotated[int, Meta(ge=1, description="Times each level is measured.")] = 3
+    distinct_prompts: Annotated[
+        bool,
+        Meta(
+            description="A unique line before every prompt, so that no prompt cache serves it; answers are not compared "
+            "then."
+        ),
+    ] = False
+
+
+class Stress(CheckKind):
+    """Does load change the answers? Each level shows consistency, failures, throughput and latencies. Every call measures
+    again; the levels take turns after a warm-up."""
+
+    name = "stress"
+    examples = """
+\b
+Examples:
+  mill stress --model my-model --backend openai-compat --base_url http://my-server:8000/v1 --concurrency 1,2,4,8
+  mill stress --model ./model --tasks gsm8k --limit 64 --concurrency 1,8,32 --fail_on "match_rate<0.99"
+"""
+    prompts, top_logprobs, takes = "reasoning", None, ("base_url",)
+    Options = LoadOptions
+    metrics = frozenset({"failure_rate", "retry_rate", *GROUPS["load"], *ANSWER_METRICS})
+    charts = (
+        Chart("levels", ("latency_p50", "latency_p95", "latency_p99"), "Latency", ", seconds"),
+        Chart("levels", ("first_token_p50", "first_token_p95", "first_token_p99"), "Time to first token", ", seconds"),
+        Chart("levels", ("tokens_per_s",), "Throughput", ", tokens per second"),
+        Chart("levels", ("match_rate",), "Consistency with the lowest level"),
+        Chart("levels", ("failure_rate",), "Failed requests"),
+    )
+
+    def make(self, given: Given) -> Check:
+        own = given.own
+        levels = _levels(own.concurrency)
+        spec = resolve_spec(make_spec(own.model, backend=own.backend or "", base_url=given.options.base_url or ""))
+        if takes_argument(spec.backend, "stream"):  # only streams show the time of the first token
+            spec = replace(spec, arguments={"stream": True, **spec.arguments})
+        subject = open_subject(label_of(spec), spec, given.config)
+        how = {"repetitions": own.repetitions, "distinct_prompts": own.distinct_prompts}
+        return stress(subject, given.config, levels=levels, **how)
+
+    def sentences(self, check: Check, variant: Variant) -> list[str]:
+        return load_sentences(check, variant)
+
+
+def _levels(text: str) -> list[int]:
+    try:
+        levels = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        levels = []
+    if not levels or not 1 <= levels[0] <= levels[-1] <= MAX_CONCURRENCY:
+        raise SpecError(f"--concurrency {text}: give counts from 1 to {MAX_CONCURRENCY}, such as 1,2,4,8")
+    return levels
 
 
 def stress(

@@ -11,13 +11,14 @@ from typing import Any
 
 from mill.api.errors import SpecError
 from mill.api.model import MillModel
+from mill.api.request import generation_options
 from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
-from mill.checks.answers import Answer, answers_of
+from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
-from mill.checks.warnings import truncation_warnings
 from mill.models.spec.parse import Spec
-from mill.runs.claims import Claim
+from mill.options.checks import CheckOptions
+from mill.runs.claims import Claim, read_claim
 from mill.runs.evaluate import Plan
 from mill.runs.outcome import Outcome
 from mill.runs.plan import RunConfig, open_for_run, plan_run
@@ -26,8 +27,8 @@ from mill.runs.task_plan import TaskPlan
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 
+DROPS = ("acc_drop", "score_drop")  # what a claim about two models may be about
 CHECK_RUNS = "runs"  # folder of runs that only checks read; `mill collect` skips it
-TOP_LOGPROBS = 10  # requested for each generated token
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,46 @@ class CheckConfig:
             wait=self.wait,
             steered=samples.staged,
         )
+
+
+def check_config(options: CheckOptions, selection: Selection, *, top_logprobs: int | None) -> CheckConfig:
+    """What the models are sent. `top_logprobs` are requested for every generated token."""
+    gen_kwargs = options.decoding
+    if top_logprobs:
+        gen_kwargs.setdefault("logprobs", top_logprobs)
+    generation_options(**gen_kwargs)
+    settings = RenderSettings(
+        n_shots=options.n_shots,
+        seed=options.seed,
+        gen_kwargs=gen_kwargs,
+        system_prompt=options.system_prompt,
+        **options.reasoning,
+    )
+    return CheckConfig(
+        selection,
+        settings,
+        Path(options.output_dir),
+        options.limit,
+        options.quiet,
+        wait=options.wait,
+        fresh=options.fresh,
+        samples=_samples(options),
+        chat=options.chat,
+    )
+
+
+def _samples(options: CheckOptions) -> SampleChoice | None:
+    """Which samples run, where not those of the limit. The claim of a check is about a change."""
+    claim = read_claim(options.decide, options.alpha)
+    if claim is not None and claim.metric not in DROPS:
+        raise SpecError(
+            f"--decide {claim.text}: the claims of compare are about {' or '.join(DROPS)}, such as acc_drop>0.01"
+        )
+    if claim is not None and not -1 < claim.bound < 1:
+        raise SpecError(f"--decide {claim.text}: a drop is between -1 and 1")
+    if options.sample is None and claim is None:
+        return None
+    return SampleChoice(limit=options.limit, sample=options.sample, decide=claim)
 
 
 def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:

@@ -15,11 +15,11 @@ from mill.api.registry import tasks
 from mill.api.secrets import redact_text
 from mill.api.timing import take_seconds
 from mill.api.warnings import warn
-from mill.cli.interrupt import interrupted
+from mill.cli.interrupts import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
 from mill.execute.ranks import Ranks
-from mill.export.live import check_trackers, logged_to
+from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.eval_options import EvalOptions, merge, read_run_file
 from mill.options.switches import one_call
@@ -125,11 +125,11 @@ def _spec(model: str, base_url: str) -> Spec:
 def _execute(one: Plan, options: EvalOptions, number: int, *, alone: bool) -> int:
     """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
-        with logged_to(one.folder, options.log_to) as on_start:
+        with logged_to(one.folder, options.log_to):
             if world_size() > 1:
-                outcome = one.execute_together(Ranks(number), quiet=options.quiet, on_start=on_start)
+                outcome = one.execute_together(Ranks(number), quiet=options.quiet)
             else:
-                outcome = one.execute(quiet=options.quiet, on_start=on_start)
+                outcome = one.execute(quiet=options.quiet)
     except Exception as error:
         expected = isinstance(error, MillError)
         if world_size() > 1 or (alone and not expected):  # the other ranks have ended too

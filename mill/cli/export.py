@@ -9,9 +9,8 @@ import click
 from mill.api.errors import SpecError
 from mill.api.printing import echo
 from mill.cli.values import FilePath
-from mill.export.files import EXPORTS, write_target
 from mill.export.run import select_runs
-from mill.export.target import FILES, MLFLOW, TRACKERS, WANDB, Target, parse_target
+from mill.export.target import EXPORTS, FILES, MLFLOW, TRACKERS, WANDB, Target, parse_target, write_target
 from mill.export.track import track
 
 EXAMPLES = """

@@ -12,7 +12,7 @@ from mill.api.storage import write_atomically
 from mill.checks.gate import conclude, judge_all, parse_rules
 from mill.checks.result import find_checks, read_check
 from mill.checks.verdict import first_sentences
-from mill.cli.check_options import add_summary, rule_options
+from mill.cli.checks import add_summary, rule_options
 from mill.cli.values import FilePath
 from mill.report.junit import as_junit
 from mill.report.markdown import summary_markdown

@@ -1,4 +1,4 @@
-"""SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
+"""Interrupted commands: SIGTERM, which schedulers send, ends one as Ctrl-C does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from mill.api.errors import Interrupted
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+
 
 RETRY_S = 0.05
 
@@ -38,3 +41,7 @@ def interrupt_on_sigterm() -> list[int]:
     signal.signal(signal.SIGTERM, terminate)
     sys.unraisablehook = retry
     return received
+
+
+def interrupted(how: str = "the same command") -> Interrupted:
+    return Interrupted(f"interrupted; all completed requests are recorded: {how} resumes from there")

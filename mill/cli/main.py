@@ -27,11 +27,11 @@ from mill.cli.start import INTERRUPTED
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
-    "compare": ("mill.cli.compare", "What changes from one model to another."),
-    "sweep": ("mill.cli.sweep", "Several models, such as quantizations, against a baseline."),
-    "diff": ("mill.cli.diff", "One model on several backends."),
-    "stress": ("mill.cli.stress", "The same prompts under growing load."),
-    "determinism": ("mill.cli.determinism", "The same prompts several times."),
+    "compare": ("mill.checks.compare:Compare", "What changes from one model to another."),
+    "sweep": ("mill.checks.compare:Sweep", "Several models, such as quantizations, against a baseline."),
+    "diff": ("mill.checks.compare:Diff", "One model on several backends."),
+    "stress": ("mill.checks.stress:Stress", "The same prompts under growing load."),
+    "determinism": ("mill.checks.determinism:Determinism", "The same prompts several times."),
     "gate": ("mill.cli.gate", "Test saved checks against rules; exit code 3 when one is broken."),
     "report": ("mill.cli.report", "Saved checks and runs as a page, a table or data."),
     "view": ("mill.cli.view", "Runs and checks in a browser: scores, comparisons, samples, tokens."),
@@ -75,8 +75,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[name][0]).command
-        return command
+        module, _, kind = COMMANDS[name][0].partition(":")
+        found = importlib.import_module(module)
+        if not kind:
+            command: click.Command = found.command
+            return command
+        from mill.cli.checks import check_command
+
+        return check_command(getattr(found, kind)())
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):

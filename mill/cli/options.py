@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from mill.api.errors import SpecError
+from mill.cli.values import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.eval_options import EvalOptions
 from mill.options.option import Option, options_of
@@ -77,6 +78,8 @@ def option(
     `off` is the flag's opposite (`--no_chat`); `default` is for commands whose default differs.
     """
     defined = options_of(kind)[name]
+    if defined.hints.positional:
+        return click.argument(name, required=False)
     hidden = [f"--{spelling}" for spelling in defined.hints.hidden]
     names = [f"--{spelling}" for spelling in defined.names]
     if off:
@@ -84,10 +87,14 @@ def option(
     arguments: dict[str, Any] = {"help": help or defined.help, "cls": SpelledOption, "hidden_spellings": hidden}
     if defined.is_flag:
         arguments |= {"is_flag": True, "default": default}
+    elif defined.hints.paths:
+        arguments |= {"nargs": defined.hints.paths, "type": FilePath(), "default": None}
     else:
         arguments |= {"type": OptionType(defined), "metavar": defined.metavar, "default": None}
         if name == "task_paths":
             arguments |= {"multiple": True}
+    if defined.default is msgspec.NODEFAULT:
+        arguments |= {"required": True}
     return click.option(*names, name, **arguments)
 
 

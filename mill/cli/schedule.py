@@ -14,7 +14,7 @@ import click
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.printing import echo
 from mill.checks.glossary import counted
-from mill.cli.interrupt import interrupted
+from mill.cli.interrupts import interrupted
 from mill.cli.main import run as run_command
 from mill.cli.options import chosen_output_dir, given_options, option, options
 from mill.cli.values import FilePath

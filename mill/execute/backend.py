@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from mill.api.batching import Completed, describe
-from mill.api.budget import BudgetReached, CallGate
+from mill.api.budget import CallGate
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import MillModel
 from mill.api.progress import TokenCount
@@ -85,10 +85,10 @@ class LocalBackend:
         except ModelBroken:
             if self.canary is None or self.model.lock_step:
                 raise
-            try:
-                self.model.check_canary(self.canary)  # raises where the model is broken; else only these requests fail
-            except BudgetReached:
-                return
+            for _, response in self.model.stream_responses(self.canary.kind, [self.canary]):
+                if response.failed:
+                    broken = "the model fails even on a request that it answered before"
+                    raise ModelBroken(f"{broken}: {response.error}") from None
             remaining = [request for request in requests if request.key not in completed]
             yield from self.model.stream_responses(kind, remaining)
 

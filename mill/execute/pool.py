@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 
 from mill.api.batching import Completed, describe
 from mill.api.budget import CallGate
@@ -245,12 +245,15 @@ class Pool:
 
     def _check_canary(self, slot: WorkerSlot) -> None:
         """Send a request that another worker completed; where it fails, drop the worker and raise WorkerLost."""
-        if self.canary is not None and slot.worker is not None:
-            try:
-                slot.worker.check_canary(self.canary)
-            except WorkerLost:
-                self._drop(slot)
-                raise
+        if self.canary is None or slot.worker is None:
+            return
+        try:
+            for _, response in chain.from_iterable(slot.worker.stream(self.canary.kind, [self.canary])):
+                if response.failed:
+                    raise WorkerLost(f"it fails on a request that another one answered: {response.error}")
+        except (WorkerLost, ModelError) as error:
+            self._drop(slot)
+            raise WorkerLost(str(error)) from error
 
     def _ready(self, slot: WorkerSlot, work: WorkQueue, messages: queue.Queue[Message]) -> bool:
         """Start a worker where the slot has none; False where none is needed any more."""

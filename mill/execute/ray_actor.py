@@ -17,7 +17,7 @@ from mill.api.files import import_file
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.warnings import CollectingHandler, logger
-from mill.execute.workers import Keyed, WorkerLost, check_canary, open_replica, stream_chunk
+from mill.execute.workers import Keyed, WorkerLost, open_replica, stream_chunk
 from mill.models.spec.parse import Spec
 
 CHUNK_S = 0.1  # responses within this time are sent together
@@ -74,13 +74,6 @@ class ReplicaActor:
             return Update([], self._warnings(), lost=str(lost))
         except Exception as error:
             return Update([], self._warnings(), _error_text(error))
-        return Update([], self._warnings())
-
-    def check_canary(self, canary: Request) -> Update:
-        try:
-            check_canary(self.model, canary)
-        except WorkerLost as lost:
-            return Update([], self._warnings(), lost=str(lost))
         return Update([], self._warnings())
 
     def warnings(self) -> list[str]:

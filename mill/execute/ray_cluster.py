@@ -57,12 +57,6 @@ class RayWorker:
                 yield update.responses
                 _handle(update)
 
-    def check_canary(self, canary: Request) -> None:
-        import ray
-
-        with _lost_when_dead():
-            _handle(ray.get(self.actor.check_canary.remote(canary)))
-
     def warnings(self) -> list[str]:
         import ray
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from mill.api.budget import BudgetReached
 from mill.api.errors import MillError, ModelError, ServerGone
 from mill.api.identity import identity_of
 from mill.api.model import MillModel
@@ -29,9 +28,6 @@ class Worker(Protocol):
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
         """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails."""
-
-    def check_canary(self, canary: Request) -> None:
-        """Send a request that another worker completed; raises WorkerLost where it fails."""
 
     def warnings(self) -> list[str]: ...
 
@@ -75,15 +71,6 @@ def portable_identity(model: MillModel) -> dict[str, Any]:
     return without_addresses(identity_of(model))
 
 
-def check_canary(model: MillModel, canary: Request) -> None:
-    try:
-        model.check_canary(canary)
-    except BudgetReached:
-        return  # nor are other requests sent
-    except ModelError as error:
-        raise WorkerLost(str(error)) from error
-
-
 class LocalWorker:
     """A worker that is a thread of this process, for a model on a server."""
 
@@ -92,9 +79,6 @@ class LocalWorker:
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
         return stream_chunk(self.model, kind, requests)
-
-    def check_canary(self, canary: Request) -> None:
-        check_canary(self.model, canary)
 
     def warnings(self) -> list[str]:
         return self.model.warnings()

@@ -18,9 +18,8 @@ from mill.api.task import TaskType
 from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean
 from mill.report.about import manifest_about
-from mill.report.escape import escape
 from mill.report.partial import sampled_sentences, sampled_text
-from mill.report.tables import number
+from mill.report.tables import escape, number
 from mill.runs.schema import TaskResult
 from mill.tasks.data import Dataset
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import islice
@@ -17,7 +16,7 @@ from mill.api.printing import utf8
 from mill.api.secrets import fill_variables, looks_like_url, remember, split_password
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import ExportError
-from mill.export.tracker import RUNNING, TrackedRun
+from mill.export.tracker import TrackedRun
 
 T = TypeVar("T")
 
@@ -29,7 +28,6 @@ _STATUS = {
     INTERRUPTED: "KILLED",
     FAILED: "FAILED",
     UNFINISHED: "KILLED",
-    RUNNING: "RUNNING",
 }
 # A server that is gone is reported within seconds, unless the user wants to wait for it.
 _DEFAULTS = {
@@ -62,16 +60,13 @@ class MlflowTracker:
         else:
             entry, known = self._create(run), {}
         self._run_id, self._started_ms = entry.info.run_id, entry.info.start_time or 0
-        self._client.update_run(self._run_id, status=_STATUS[RUNNING], name=run.name)
+        self._client.update_run(self._run_id, status="RUNNING", name=run.name)
         self._write_params(run.params, known)
         self._write_tags(run.tags)
 
     def _create(self, run: TrackedRun) -> Any:
         options = {"start_time": run.started_ms or None, "run_name": run.name, "tags": {"mill.run": run.uid}}
         return self._client.create_run(self._experiment, **options)
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self._write_metrics(metrics, step, int(time.time() * 1000))
 
     def finish(self, run: TrackedRun, files: Path | None) -> str:
         """The time of a metric is that of the run: MLflow then takes the same value at the same step for one."""

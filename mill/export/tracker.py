@@ -16,7 +16,6 @@ from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.metrics.estimate import Estimate
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
 
-RUNNING = "running"
 _MOST_TASKS = 20  # in the tag of a run
 
 
@@ -49,9 +48,6 @@ class Tracker(Protocol):
 
     def start(self, run: TrackedRun) -> None:
         """Open the entry of this run, or create it; store parameters and tags."""
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Store measurements of a run in progress."""
 
     def finish(self, run: TrackedRun, files: Path | None) -> str:
         """Store the scores and the files of a folder, and close the entry. Returns where it is."""

@@ -7,7 +7,7 @@ import importlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,6 @@ class WandbTracker:
             options = self._wandb_options(run) if self._is_wandb else self._trackio_options(run)
             self._run = self._library.init(group=run.group, resume="allow", config=_config(run), **options)
         self._opened = run.state
-
-    def log(self, metrics: Mapping[str, float], step: int) -> None:
-        with self._quiet():
-            self._run.log(dict(metrics), step=step)
 
     def finish(self, run: TrackedRun, files: Path | None) -> str:
         """A state that is stored already is not stored again: a second export would double the points of a chart."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
-from mill.api.task import RenderSettings
-from mill.checks.forced import FORCED_TOKENS
 from mill.options.definitions import RunOptions, Text
 from mill.options.option import hints
 from mill.options.text import read_list
-from mill.runs.claims import read_claim
 
-if TYPE_CHECKING:
-    from mill.checks.subjects import CheckConfig
-    from mill.runs.sampling import SampleChoice
+FORCED_TOKENS = 32  # of each answer, by default
 
 
 class CheckOptions(RunOptions, kw_only=True, frozen=True):
@@ -47,44 +41,3 @@ class CheckOptions(RunOptions, kw_only=True, frozen=True):
     ] = None
     strict: Annotated[bool, Meta(description="Count an inconclusive rule as broken.")] = False
     report: Annotated[bool, Meta(description="Write report.html beside the check.")] = True
-
-    @property
-    def samples(self) -> SampleChoice | None:
-        """Which samples run, where not those of the limit."""
-        from mill.checks.decide import refuse_claim
-        from mill.runs.sampling import SampleChoice
-
-        claim = read_claim(self.decide, self.alpha)
-        if claim is not None:
-            refuse_claim(claim)
-        if self.sample is None and claim is None:
-            return None
-        return SampleChoice(limit=self.limit, sample=self.sample, decide=claim)
-
-    def config(self, selection: Any, *, top_logprobs: int | None) -> CheckConfig:
-        """What the models are sent. `top_logprobs` are requested for every generated token."""
-        from mill.api.request import generation_options
-        from mill.checks.subjects import CheckConfig
-
-        gen_kwargs = self.decoding
-        if top_logprobs:
-            gen_kwargs.setdefault("logprobs", top_logprobs)
-        generation_options(**gen_kwargs)
-        settings = RenderSettings(
-            n_shots=self.n_shots,
-            seed=self.seed,
-            gen_kwargs=gen_kwargs,
-            system_prompt=self.system_prompt,
-            **self.reasoning,
-        )
-        return CheckConfig(
-            selection,
-            settings,
-            Path(self.output_dir),
-            self.limit,
-            self.quiet,
-            wait=self.wait,
-            fresh=self.fresh,
-            samples=self.samples,
-            chat=self.chat,
-        )

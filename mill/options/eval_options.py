@@ -188,7 +188,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     log_to: Annotated[
         list[Text],
         Meta(
-            description="Trackers that get the run while it is running, comma-separated: mlflow, wandb or trackio, as for "
+            description="Trackers that get the run when it ends, comma-separated: mlflow, wandb or trackio, as for "
             "`mill export --to`.",
             examples=[["mlflow:http://127.0.0.1:5000"]],
             extra=hints(from_text=read_list),

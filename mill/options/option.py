@@ -42,6 +42,10 @@ class Hints:
     """The accepted values in words, where the type does not explain them."""
     metavar: str = ""
     """What help texts show for the value, where the type does not explain it."""
+    positional: bool = False
+    """Whether it is an argument of a command, not an option."""
+    paths: int = 0
+    """How many paths follow the option, where it takes several."""
 
 
 def hints(**given: Any) -> dict[str, Any]:
@@ -76,7 +80,7 @@ class Option:
     def help(self) -> str:
         """The description with the default, where there is one worth showing."""
         default = self.hints.default
-        if not default and self.default not in (None, "", [], {}) and not isinstance(self.default, bool):
+        if not default and self.default not in (None, "", [], {}, msgspec.NODEFAULT) and not isinstance(self.default, bool):
             default = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
         return f"{self.description} [default: {default}]" if default else self.description
 

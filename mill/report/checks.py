@@ -9,9 +9,9 @@ from typing import Any
 
 from mill.api.printing import printable
 from mill.checks.glossary import GROUPS, METRICS, SEVERITIES, counted, format_interval, format_value, title
+from mill.checks.kinds import explain
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
-from mill.checks.sentences import explain
 from mill.checks.verdict import first_sentences
 from mill.metrics.divergence import TIERS
 from mill.report.tables import console, dash, print_table

@@ -1,11 +1,12 @@
-"""All scores below an output folder as one long table: a row for each model, task and metric."""
+"""All scores below an output folder as one long table: a row for each model, task and metric; rows as data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mill.api.errors import import_pandas
 from mill.metrics.estimate import Estimate
 from mill.report.listing import Listing
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
@@ -13,6 +14,25 @@ from mill.report.tables import number, shown_name
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, read_runs
 from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def data_frame(what: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """`what` needs pandas. Its own type of texts, which newer versions infer, is UTF-8: where a text is not, columns keep
+    Python's objects, and numbers are inferred."""
+    pandas = import_pandas(what)
+    chosen = None if columns is None else list(columns)
+    try:
+        return pandas.DataFrame(rows, columns=chosen)
+    except UnicodeEncodeError:
+        frame = pandas.DataFrame(rows, columns=chosen, dtype=object)
+        for name in frame:
+            if not any(isinstance(value, str) for value in frame[name]):
+                frame[name] = frame[name].infer_objects()
+        return frame
+
 
 COLUMNS = (
     "model", "model_args", "settings", "benchmark", "task", "task_type", "n_shots", "metric", "value", "stderr", "low",

@@ -13,8 +13,7 @@ from typing import Any
 from mill.api.errors import SpecError
 from mill.api.printing import echo, echo_data, utf8
 from mill.api.storage import json_text, write_atomically
-from mill.report.escape import escape
-from mill.report.tables import print_table
+from mill.report.tables import escape, print_table
 
 TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML = "table", "csv", "json", "md", "parquet", "html"
 PRINTED = (TABLE, CSV, JSON, MARKDOWN, HTML)

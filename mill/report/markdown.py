@@ -11,12 +11,11 @@ from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, listed
 from mill.report.checks import details, explanations, metric_groups, task_table
-from mill.report.escape import escape
-from mill.report.index import index_rows
 from mill.report.run_samples import shown_choices, shown_values
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, NUMBERS, score_table
-from mill.report.sections import CheckSection, Section
+from mill.report.sections import CheckSection, Section, index_rows
+from mill.report.tables import escape
 from mill.runs.sample_row import SampleRow, flag_words
 
 SAMPLES = 20  # shown of each task; the page has more

@@ -10,8 +10,7 @@ from typing import Any
 
 from mill.api.errors import UnknownName
 from mill.checks.score_difference import PairedRuns, ValueCache
-from mill.metrics.differences import unpaired_difference
-from mill.metrics.directions import direction
+from mill.metrics.differences import direction, unpaired_difference
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.collect import run_rows

@@ -1,4 +1,4 @@
-"""What a report is about: the checks and the evaluation runs in a folder."""
+"""What a report is about: the checks and the evaluation runs in a folder, and the index of several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 from mill.api.errors import RunError
 from mill.api.warnings import warn
+from mill.checks.glossary import counted
 from mill.checks.result import FILE, Check, read_check
+from mill.checks.verdict import first_sentences
 from mill.report.about import About, check_about
 from mill.report.runs import RunSection, read_run
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
@@ -93,3 +95,35 @@ def _read_or_warn(folder: RunFolder) -> RunSection | None:
 
 def only_checks(sections: Sequence[Section]) -> list[Check]:
     return [section.check for section in sections if isinstance(section, CheckSection)]
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """A section in the index; `anchor` is the id of its heading."""
+
+    kind: str
+    name: str
+    when: str
+    result: list[str]
+    anchor: str
+
+
+def index_rows(sections: Sequence[Section]) -> list[IndexRow]:
+    return [_row(section, f"section-{number}") for number, section in enumerate(sections, 1)]
+
+
+def _row(section: Section, anchor: str) -> IndexRow:
+    if not isinstance(section, CheckSection):
+        return IndexRow("eval", section.name, section.when, [section.main_scores], anchor)
+    check = section.check
+    labels = [variant.label for variant in check.variants]
+    name = f"{', '.join(labels)}{f' against {check.baseline}' if check.against else ''} on {', '.join(check.tasks)}"
+    return IndexRow(check.command, name, check.created, first_sentences(check.variants), anchor)
+
+
+def heading(sections: Sequence[Section]) -> str:
+    checks = only_checks(sections)
+    if len(sections) == 1:
+        return f"mill {checks[0].command}" if checks else "mill eval"
+    runs = len(sections) - len(checks)
+    return ", ".join(counted(count, noun) for count, noun in ((len(checks), "check"), (runs, "run")) if count)

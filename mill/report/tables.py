@@ -1,4 +1,4 @@
-"""Tables on standard output: fitted to a terminal, as long as their cells in a pipe or file."""
+"""Tables on standard output: fitted to a terminal, as long as their cells in a pipe or file; escapes of Markdown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from mill.api.printing import echo_data, one_line, printable
+
+
+def escape(text: str) -> str:
+    """Names and messages, so that nothing in them is Markdown or HTML."""
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)
+
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
 LONGEST_SHOWN = 200  # characters of a name

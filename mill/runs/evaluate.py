@@ -11,15 +11,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
+from mill.api.background import deferred_interrupt
 from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
-from mill.api.interrupts import deferred_interrupt
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
@@ -56,7 +56,6 @@ from mill.runs.task_plan import TaskPlan
 from mill.sandbox import sandbox_label
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
-OnStart = Callable[[Executor], None]
 
 
 @dataclass(frozen=True)
@@ -108,18 +107,18 @@ class Plan:
         chosen = set(map(id, states))
         return [replace(plan, states=[state for state in plan.states if id(state) in chosen]) for plan in self.tasks]
 
-    def execute(self, *, quiet: bool = False, keep_model: bool = False, on_start: OnStart | None = None) -> Outcome:
+    def execute(self, *, quiet: bool = False, keep_model: bool = False) -> Outcome:
         """Run the requests that have no response yet, then score. An interruption loses no response.
 
         `keep_model` leaves the model loaded for a run that follows.
         """
-        with self.open(quiet=quiet, keep_model=keep_model, on_start=on_start) as run:
+        with self.open(quiet=quiet, keep_model=keep_model) as run:
             run.answer_all()
             return run.finish()
 
-    def execute_together(self, ranks: Ranks, *, quiet: bool = False, on_start: OnStart | None = None) -> Outcome | None:
+    def execute_together(self, ranks: Ranks, *, quiet: bool = False) -> Outcome | None:
         """The same as one of several ranks, of which the first has the outcome."""
-        with self.open(quiet=quiet, ranks=ranks, on_start=on_start) as run:
+        with self.open(quiet=quiet, ranks=ranks) as run:
             run.answer_all()
             if ranks.first:
                 return run.finish()
@@ -133,10 +132,8 @@ class Plan:
         quiet: bool = False,
         keep_model: bool = False,
         ranks: Ranks | None = None,
-        on_start: OnStart | None = None,
     ) -> Iterator[Run]:
-        """The run, locked and ready for samples. Its session ends with `Run.finish`, or with an error. `on_start` is called
-        when the manifest is written, before the first request."""
+        """The run, locked and ready for samples. Its session ends with `Run.finish`, or with an error."""
         run = Run(self, ranks, quiet=quiet)
         with contextlib.ExitStack() as lock, contextlib.ExitStack() as ending:
             if ranks is not None:
@@ -145,8 +142,6 @@ class Plan:
                 check_same_plan(ranks, self.states)
             if run.first:
                 run.write_plan([] if self.samples.staged else self.tasks)
-                if on_start is not None:
-                    on_start(run.executor)
                 lock.enter_context(advisory_lock(self.folder, [plan.task.name for plan in self.tasks]))
             ledger = lock.enter_context(run.spending())
             run.session = ending.enter_context(run.in_session(keep_model=keep_model))

@@ -185,7 +185,6 @@ class SampleRow(msgspec.Struct, kw_only=True, gc=False):
 
 
 _FIELDS = SampleRow.__struct_fields__
-_OPTIONAL = set(_FIELDS[_FIELDS.index("choices") :])
 _NESTED: dict[str, Any] = {
     "target": Any,
     "extracted": Any,
@@ -284,14 +283,20 @@ def run_columns(model: str, folder: RunFolder) -> dict[str, str]:
 def columns_of(row: SampleRow) -> dict[str, Any]:
     """A row with a flat column for each of its metrics, as its line has it. The columns of multiple choice are there where
     a sample has choices."""
-    chosen = {"chosen", "choice_logprobs", "correct"} if row.choices else set()
-    written = [name for name in _FIELDS if name not in _OPTIONAL or name in chosen or getattr(row, name)]
-    flat = {f"metric_{name}" if name in _FIELDS else name: value for name, value in row.means.items()}
-    columns = {name: getattr(row, name) for name in written}
-    return {**{name: value for name, value in columns.items() if name not in _LAST}, **flat, **columns}
+    columns = {name: getattr(row, name) for name in _FLAT}
+    if row.choices:
+        columns |= {name: getattr(row, name) for name in _OF_CHOICES}
+    for name, value in row.means.items():
+        columns[f"metric_{name}" if name in _FIELDS else name] = value
+    columns |= {name: getattr(row, name) for name in _BEHIND}
+    columns |= {name: value for name in _WHERE_PRESENT if (value := getattr(row, name))}
+    return columns
 
 
-_LAST = {*_NESTED, "means", "keys"} - {"target", "extracted"}  # behind the flat columns
+_BEHIND = ("means", "continuations", "responses", "values", "keys", "doc")
+_OF_CHOICES = ("choices", "chosen", "choice_logprobs", "correct")
+_FLAT = [name for name in _FIELDS[: _FIELDS.index("choices")] if name not in _BEHIND]
+_WHERE_PRESENT = _FIELDS[_FIELDS.index("unrendered") :]
 
 
 def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: bool = True) -> None:

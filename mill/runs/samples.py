@@ -257,13 +257,13 @@ def _number(name: str, found: Mapping[str, Value]) -> Value:
 
 def row_of(run: Mapping[str, Any], task: str, one: RunSample) -> SampleRow:
     """`run` are the columns of the run, as `run_columns` gives them."""
-    first = one.responses[0] if one.responses else []
+    first, means = one.responses[0] if one.responses else [], one.means
     return SampleRow(
         **run,
         task=task,
         id=one.sample.id,
         category=one.category or None,
-        status=one.status,
+        status=status_of(one.error, next(iter(means.values()), None)),
         flags=one.flags,
         prompt=one.sent or one.prompt,
         target=_as_text(one.target),
@@ -277,7 +277,7 @@ def row_of(run: Mapping[str, Any], task: str, one: RunSample) -> SampleRow:
         seconds=_total([response.seconds for response in first]),
         reasoning_tokens=_total([response.reasoning_tokens for response in first]),
         data_hash=data_hash(one.sample.doc),
-        means=one.means,
+        means=means,
         continuations=one.continuations,
         responses=[[response.to_dict() for response in repeat] for repeat in one.responses],
         values={name: [_encoded(value) for value in values] for name, values in one.values.items()},

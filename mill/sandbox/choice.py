@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 
 from mill.api.consent import current_consent
@@ -10,8 +11,20 @@ from mill.api.errors import SpecError
 from mill.api.task import Task
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.sandbox.container import DEFAULT_IMAGE, Container
-from mill.sandbox.isolation import Sandbox
-from mill.sandbox.unisolated import Unisolated
+from mill.sandbox.isolation import Limits, Sandbox
+
+
+class Unisolated(Sandbox):
+    """A program can read, write and send what the user can."""
+
+    name = "none"
+    isolates = False
+    # Processes are counted for the user, not for the program; macOS cannot limit the address space.
+    limits = Limits(memory=0 if sys.platform == "darwin" else Limits.memory, processes=0, files=0)
+
+    def interpreter(self, label: str) -> list[str]:
+        return [sys.executable, "-I"]
+
 
 NAMES = (Bubblewrap.name, Container.name, Unisolated.name)
 UNISOLATED = "programs ran without isolation (--sandbox none)"

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 PASSED, FAILED, TIMED_OUT, BROKEN = b"P", b"F", b"T", b"B"
 START_S = 60.0  # for the processes of a program, on a busy machine
-HEADER_BYTES = 16
+_LENGTH_BYTES = 8
 _READY = b"\n"
 _TOKEN_BYTES = 32
 _MOST_BYTES = 4096  # of what a program reports
@@ -73,7 +73,7 @@ def serve() -> None:
 
 def _supervise(folders: str, limits: dict[int, int]) -> int:
     """Run one program in a child and report what became of it."""
-    given, to_program = os.pipe()
+    inside, to_program = os.pipe()
     from_program, results = os.pipe()
     printed, output = os.pipe()
     if folders:
@@ -82,17 +82,16 @@ def _supervise(folders: str, limits: dict[int, int]) -> int:
         _call_libc("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     init = os.fork()
     if init == 0:
-        _leave(lambda: _start_program(given, results, output, folders, limits))
-    for used in (given, results, output):
+        _leave(lambda: _start_program(inside, results, output, folders, limits))
+    for used in (inside, results, output):
         os.close(used)
     first = _read(from_program, len(_READY), START_S)
-    header = _receive(0, HEADER_BYTES)
-    if not header:
+    given, token = _receive_message(0), os.urandom(_TOKEN_BYTES)
+    if not given:
         return _NO_MORE
-    milliseconds, most_output, length = _parts(header)
-    source, token = _receive(0, length), os.urandom(_TOKEN_BYTES)
+    milliseconds, most_output, _ = _parts(given)
     with contextlib.suppress(BrokenPipeError):
-        _write(to_program, header + source + token)
+        _write(to_program, len(given).to_bytes(_LENGTH_BYTES, "big") + given + token)
     deadline = time.monotonic() + milliseconds / 1000
     reported, text = _read_both(from_program, printed, most_output, deadline)
     ended = _end(init, deadline if len(reported) < _MOST_BYTES else 0.0)
@@ -153,11 +152,10 @@ def _run_program(results: int, limits: dict[int, int]) -> None:
                 resource.setrlimit(kind, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         write(results, _READY)
-        header = _receive(0, HEADER_BYTES)
-        if not header:
+        given = _receive_message(0)
+        if not given:
             end(0)
-        milliseconds, most_output, length = _parts(header)
-        source = _receive(0, length).decode("utf-8", "surrogatepass")
+        milliseconds, most_output, source = _parts(given)
         # The token has no name: it is on the stack of this call while the program runs, so that neither the variables of
         # frames nor the garbage collector lead to it.
         write(results, _receive(0, _TOKEN_BYTES) + _execute(source, 1 + milliseconds // 1000, printing=most_output > 0))
@@ -287,7 +285,8 @@ def _leave(function: Callable[[], int]) -> None:
 
 
 def _report(outcome: bytes, text: bytes, output: bytes = b"") -> None:
-    _write(1, outcome + len(text).to_bytes(4, "big") + len(output).to_bytes(4, "big") + text + output)
+    answer = outcome + len(text).to_bytes(4, "big") + text + output
+    _write(1, len(answer).to_bytes(_LENGTH_BYTES, "big") + answer)
 
 
 def _ending(code: int) -> bytes:
@@ -345,9 +344,15 @@ def _read_both(results: int, printed: int, most_output: int, deadline: float) ->
     return reported, output
 
 
-def _parts(header: bytes) -> tuple[int, int, int]:
-    """Milliseconds of a program, bytes of its output that are wanted, and its length."""
-    return int.from_bytes(header[:4], "big"), int.from_bytes(header[4:8], "big"), int.from_bytes(header[8:], "big")
+def _receive_message(file: int) -> bytes:
+    """A length and so many bytes; none where the other side has closed the pipe."""
+    return _receive(file, int.from_bytes(_receive(file, _LENGTH_BYTES), "big"))
+
+
+def _parts(given: bytes) -> tuple[int, int, str]:
+    """Milliseconds of a program, bytes of its output that are wanted, and its source."""
+    source = given[8:].decode("utf-8", "surrogatepass")
+    return int.from_bytes(given[:4], "big"), int.from_bytes(given[4:8], "big"), source
 
 
 def _write(file: int, data: bytes) -> None:

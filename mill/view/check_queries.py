@@ -11,8 +11,8 @@ from mill.api.errors import MillError, UnknownName
 from mill.api.response import encode_float
 from mill.checks.gate import judge, parse_rules
 from mill.checks.glossary import GROUPS, METRICS, format_value, title
+from mill.checks.kinds import explain
 from mill.checks.result import Check, read_check
-from mill.checks.sentences import explain
 from mill.metrics.estimate import Estimate
 from mill.report.html.charts import Axis, Point, Series, line_chart
 from mill.report.html.plots import charts

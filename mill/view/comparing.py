@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
+from mill.checks.kinds import explain
 from mill.checks.measurements import NEAR_TIE
 from mill.checks.result import Check, Variant
-from mill.checks.sentences import explain
 from mill.metrics.paired import holm, mcnemar, rate, rate_difference
 from mill.runs.sample_row import STATUSES
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query

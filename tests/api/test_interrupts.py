@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mill.api.interrupts import SIGNALS, deferred_interrupt
+from mill.api.background import SIGNALS, deferred_interrupt
 
 
 @pytest.fixture(autouse=True)

@@ -126,7 +126,7 @@ def stressed(gated: Gate, rule: str, server: FaultServer) -> int:
 
 @pytest.mark.parametrize(("whole", "code"), [(True, KEPT), (False, BROKEN)])
 def test_truncated_streams(gated: Gate, whole: bool, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
 
     def answer(prompt: str) -> Any:
         cut = len(prompt) % 2 and "one two three" not in prompt

@@ -13,10 +13,10 @@ from mill.checks.answers import Answer
 from mill.checks.compare import compared
 from mill.checks.forced import ForcedGaps
 from mill.checks.glossary import GROUPS, METRICS, SEVERITIES
+from mill.checks.kinds import explain
 from mill.checks.measurements import forced_measurements
 from mill.checks.pairing import pair_up
 from mill.checks.result import Check, Variant
-from mill.checks.sentences import explain
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import mcnemar, rate, rate_difference

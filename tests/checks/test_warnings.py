@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mill.checks.answers import Answer
+from mill.checks.answers import Answer, answer_warnings, truncation_warnings
 from mill.checks.result import find_checks, read_check
-from mill.checks.warnings import answer_warnings, truncation_warnings
 from mill.cli.main import run
 
 LIMITS = ["--prompts", "reasoning", "--limit", "2", "--max-tokens", "4", "--no_chat", "--quiet", "--no-report"]

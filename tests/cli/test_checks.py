@@ -505,7 +505,7 @@ def test_stress_of_a_server_holds_each_level(mill: Mill, tmp_path: Path) -> None
 
 def test_stress_says_why_requests_were_retried(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three times four requests: the first one after the warm-up."""
-    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
     sent: list[str] = []
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
@@ -530,7 +530,7 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
 ) -> None:
     """Lower levels keep their results, the level at which it crashed fails, and the exit code is 3."""
     monkeypatch.setattr("mill.models.http.server.ServerModel.outage_patience_s", 0.0)
-    monkeypatch.setattr("mill.models.http.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if server.in_flight >= 3 or server.down:
@@ -609,7 +609,10 @@ BAD = {
         "--require: 'acc_drop=0.01' is no rule; rules are METRIC then > >= < or <= then NUMBER, separated by commas: "
         '--require "acc_drop<0.01, kl_mean<=0.05"',
     ),
-    "a metric that looks like none": (["--require", "exactness>0.5"], "metrics of checks are failure_rate, unpaired_rate, "),
+    "a metric that looks like none": (
+        ["--require", "exactness>0.5"],
+        "metrics of checks are failure_rate, nonfinite_rate, ",
+    ),
     "rule without number": (["--fail-on", "flip_rate>few"], "--fail_on: 'flip_rate>few' is no rule"),
     "no rule": (["--fail-on", ""], "--fail_on names no rule"),
     "unknown metric": (["--fail-on", "flip_rat>0.1"], "unknown metric 'flip_rat'; did you mean flip_rate"),
@@ -662,7 +665,10 @@ ELSEWHERE = {
     "no load": (["stress", "--model", "toy[path=a]", "--concurrency", "0"], "--concurrency 0: give counts from 1 to"),
     "load that is no number": (["stress", "--model", "toy[path=a]", "--concurrency", "x"], "--concurrency x: give counts"),
     "load with a gap": (["stress", "--model", "toy[path=a]", "--concurrency", "1,,2"], "--concurrency 1,,2: give counts"),
-    "one run": (["determinism", "--model", "toy[path=a]", "--runs", "1"], "'--runs': 1 is not in the range x>=2"),
+    "one run": (
+        ["determinism", "--model", "toy[path=a]", "--runs", "1"],
+        "--runs must be a whole number of at least 2, not 1",
+    ),
     "a report of nothing": (["report", "nowhere"], "nowhere does not exist"),
     "a report of another form": (["report", "other", "--format", "pdf"], "'pdf' is not one of"),
     "a check of another version": (["report", "other"], "has version 9, this mill reads version 2"),

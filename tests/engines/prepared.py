@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from tests import forking
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".demo/model/smollm2"
+# The first is a torchvision that can be imported with vLLM's torch; the second has its metadata.
+VLLM_PATHS = [str(ROOT / "tests/engines/shim"), str(ROOT / ".engines/vllm/torchvision")]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
@@ -31,28 +32,22 @@ def environment(name: str) -> Path:
 
 
 def shallow(folder: Path, layers: int = 4) -> Path:
-    """The first layers of the model: its text is nonsense, but fast enough for engines that are slow on a CPU."""
+    """The first layers of the model: its text is nonsense, but fast enough for engines that are slow on a CPU.
+
+    Two unused tokens become those of reasoning, which vLLM's parser needs.
+    """
     from safetensors.torch import load_file, save_file
 
-    shutil.copytree(MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    for file in MODEL.iterdir():
+        if file.suffix != ".safetensors":
+            text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
+            (folder / file.name).write_text(text)
     config = json.loads((MODEL / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers}))
     above = tuple(f"model.layers.{number}." for number in range(layers, config["num_hidden_layers"]))
     weights = load_file(MODEL / "model.safetensors")
     lower = {name: tensor for name, tensor in weights.items() if not name.startswith(above)}
     save_file(lower, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def with_thinking_tokens(folder: Path) -> Path:
-    """The same weights with a tokenizer that has the tags, which vLLM's parser needs: two unused tokens are renamed."""
-    folder.mkdir()
-    for file in MODEL.iterdir():
-        if file.suffix == ".json":
-            text = file.read_text().replace("<jupyter_start>", "<think>").replace("<jupyter_text>", "</think>")
-            (folder / file.name).write_text(text)
-        else:
-            (folder / file.name).symlink_to(file)
     return folder
 
 

@@ -3,7 +3,6 @@ counts is that all of it is handled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,34 +13,16 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
 from mill.models.openai_compat import OpenAICompatModel
-from tests.engines.prepared import ENVIRONMENT, engine, with_thinking_tokens
-from tests.servers import free_port, serving
 
 DIALOG = (Message("user", "Count to three."),)
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}})
-# Thinks unless that is switched off; shows tools, calls and their results.
-TEMPLATE = (
-    "{% if tools %}<|im_start|>system\nTools: {{ tools | tojson }}<|im_end|>\n{% endif %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls or [] %}"
-    '<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}'
-    "<|im_end|>\n{% endfor %}<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
-    "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAICompatModel]:
-    python, port = engine("vllm") / "python", free_port()
-    folder = with_thinking_tokens(tmp_path_factory.mktemp("model") / "smollm2")
-    template = folder / "chat.jinja"
-    template.write_text(TEMPLATE)
-    options = ["--model", str(folder), "--served-model-name", "smollm2", "--dtype", "float32", "--max-model-len", "512"]
-    parsers = ["--reasoning-parser", "deepseek_r1", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    server = [str(python), "-m", "vllm.entrypoints.openai.api_server", *options, *parsers, "--enforce-eager"]
-    with serving(ENVIRONMENT, *server, "--chat-template", str(template), "--host", "127.0.0.1", "--port", str(port)):
-        model = OpenAICompatModel("smollm2", f"http://127.0.0.1:{port}", chat=True)
-        model.ready(240)
-        yield model
+def model(vllm_server: str) -> OpenAICompatModel:
+    model = OpenAICompatModel("smollm2", vllm_server, chat=True)
+    model.ready()
+    return model
 
 
 def request(settings: RenderSettings | None = None, kind: str = GENERATE, **more: object) -> Request:
@@ -73,3 +54,12 @@ def test_tools_and_the_messages_about_them_are_accepted(model: OpenAICompatModel
     for response in (*model.generate_until([request(tools=(ADD,))]), *model.generate_until_multi_round([dialog])):
         assert response.error is None
         assert all(isinstance(made, ToolCall) for made in response.tool_calls)
+
+
+def test_an_answer_that_the_prompt_begins_is_continued(model: OpenAICompatModel, vllm_server: str) -> None:
+    begun = Request(GENERATE, (*DIALOG, Message("assistant", "One, two,")), options=generation_options(max_gen_toks=8))
+    text = "<|im_start|>user\nCount to three.<|im_end|>\n<|im_start|>assistant\nOne, two,"
+    model.check(begun)
+    (response,) = model.generate_until([begun])
+    (whole,) = OpenAICompatModel("smollm2", vllm_server).generate_until([Request(GENERATE, text, options=begun.options)])
+    assert response.reasoning == whole.text and whole.output_tokens == 8

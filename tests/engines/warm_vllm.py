@@ -4,15 +4,11 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-import torch
-
 # vLLM spawns an engine's processes on a CPU. Each would import vLLM again, which takes 14 seconds of a processor.
 multiprocessing.context._concrete_contexts["spawn"] = multiprocessing.get_context("fork")  # type: ignore[attr-defined]
 
-# No torchvision exists for vLLM's CPU torch. Another build can be imported: its transforms need no compiled operators.
-library = torch.library.Library("torchvision", "DEF")  # operators end with it
-library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-sys.path.append(str(Path(__file__).parents[2] / ".engines/vllm/torchvision"))
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "shim"), str(HERE.parents[1] / ".engines/vllm/torchvision")]
 
 import vllm.entrypoints.openai.api_server  # noqa: E402
 import vllm.v1.engine.core  # noqa: E402

@@ -165,7 +165,7 @@ def argv_of(chance: random.Random) -> list[str]:
 @pytest.fixture(autouse=True)
 def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server and no hub is called."""
-    monkeypatch.setattr("mill.models.http.client.ATTEMPTS", 1)
+    monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
     monkeypatch.setattr("mill.models.http.server.ServerModel.ready", _unreachable)
     for name in ("load_config", "load_tokenizer", "load_processor"):
         monkeypatch.setattr(f"mill.models.hf.loading.{name}", _not_on_the_hub)

@@ -13,13 +13,13 @@ import pytest
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.differences import (
     Difference,
+    direction,
     negated,
     paired_loss,
     perplexity_difference,
     pooled_difference,
     unpaired_difference,
 )
-from mill.metrics.directions import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import mean_of, rate, rate_difference
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mill.api.request import LOGLIKELIHOOD, Request
-from mill.models.openai_compat.echo import BOS, prompt_starts
 from mill.models.openai_compat.schema import Logprobs
+from mill.models.openai_compat.scoring import BOS, prompt_starts
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, status
 

@@ -13,7 +13,7 @@ from mill.api.errors import ModelError, UnknownName
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models.http import client
+from mill.models.http import policy
 from mill.models.llama_cpp import LlamaCppModel
 from mill.models.openai_compat import OpenAICompatModel
 from mill.models.spec.open import open_model
@@ -28,7 +28,7 @@ WITH_LOGPROBS = generation_options(max_gen_toks=8, until=["\n"], logprobs=2)
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"FIRST_PAUSE_S": 0.001, "LONGEST_PAUSE_S": 0.002, "ATTEMPTS": 2, "THROTTLED_ATTEMPTS": 3}.items():
-        monkeypatch.setattr(client, name, value)
+        monkeypatch.setattr(policy, name, value)
     monkeypatch.setattr("mill.models.http.server.BUSY_S", 0.2)
 
 

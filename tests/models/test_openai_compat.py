@@ -16,7 +16,7 @@ from mill.api.errors import ModelError, UnknownName
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.api.response import Response, Token
-from mill.models.http import client
+from mill.models.http import policy
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, cut, free_port, garbage, stall, status
 
@@ -26,7 +26,7 @@ OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -388,7 +388,7 @@ def test_retries_of_a_failing_request_are_counted() -> None:
         model = open_ready(server)
         server.answer = lambda *_: status(500, "boom")
         (response,) = model.generate_until(requests_for("a"))
-    assert (response.error, response.retries) == ("HTTP 500: boom", client.ATTEMPTS - 1)
+    assert (response.error, response.retries) == ("HTTP 500: boom", policy.ATTEMPTS - 1)
 
 
 def test_a_model_works_inside_a_running_event_loop() -> None:

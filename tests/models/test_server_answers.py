@@ -13,7 +13,7 @@ from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
-from mill.models.http import client
+from mill.models.http import policy
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, events, status
 
@@ -23,7 +23,7 @@ ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.01)
 
 
 def chat(message: dict[str, Any], finish: str = "stop", **more: Any) -> dict[str, Any]:

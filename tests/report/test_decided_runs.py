@@ -12,7 +12,7 @@ import pytest
 from mill.cli.main import run as mill
 from mill.report.html import report_page
 from mill.report.html.charts import HEIGHT, LEFT, RIGHT, WIDTH
-from mill.report.html.sequence import sequence_chart
+from mill.report.html.plots import sequence_chart
 from mill.report.runs import RunSection
 from mill.report.sections import CheckSection, find_sections
 from mill.runs.schema import Decision, Look

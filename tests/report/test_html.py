@@ -20,9 +20,8 @@ from mill.checks.answers import Answer
 from mill.checks.compare import compared as compare_pairs
 from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
-from mill.checks.excerpts import MAX_CHARS
 from mill.checks.forced import ForcedGaps
-from mill.checks.pairing import AnswerPair, pair_up
+from mill.checks.pairing import MAX_CHARS, AnswerPair, pair_up
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
 from mill.cli.main import run

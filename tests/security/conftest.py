@@ -30,7 +30,7 @@ def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("mill.models.http.client.ATTEMPTS", 1)
+    monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
     monkeypatch.setattr("mill.api.warnings._reported", set())
     monkeypatch.chdir(tmp_path)
 

@@ -119,7 +119,7 @@ def test_a_run_survives_every_restart_of_its_engine(serve: Any, restarts: int, t
     arguments = toy(out, "toy_gen", "--gen_kwargs", "max_gen_toks=8", model=spec)
     server = started(command)
     try:
-        wait_for(f"http://127.0.0.1:{port}", server.poll, 300)
+        wait_for(f"http://127.0.0.1:{port}", server.poll, 900)
         running = start_mill(arguments, TOY_N=str(count))
         for number in range(restarts):
             known = recorded(out)

@@ -7,18 +7,97 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from mill.api.errors import DataError, SpecError, UnknownName
+from mill.api.storage import cache_folder, write_json
 from mill.api.task import Benchmark, Task, TaskScores
-from mill.bridges.lm_eval.index import listed
+from mill.bridges.lm_eval.index import GROUP, TAG, TASK, listed, named_keys
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
-from mill.bridges.lmms_eval.index import CLASS, LmmsIndex, stored_index
 from mill.bridges.lmms_eval.library import PREFIX
 from mill.tasks.sources import Documents, is_pattern
+
+CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
+FORMAT = 1  # of the stored file
+_SKIPPED = ("__pycache__", ".ipynb_checkpoints")
+
+
+@dataclass(frozen=True)
+class LmmsEntry:
+    """A name of lmms-eval. A tag has no file, and only a tag's tasks are known without loading it."""
+
+    kind: str
+    file: str = ""
+    members: tuple[str, ...] = ()
+
+
+@dataclass
+class LmmsIndex:
+    entries: dict[str, LmmsEntry] = field(default_factory=dict)
+
+    def for_lmms_eval(self) -> dict[str, dict[str, Any]]:
+        """The same in the form that lmms-eval's TaskManager makes by parsing all files."""
+        return {
+            name: {
+                "type": entry.kind,
+                "yaml_path": entry.file or -1,
+                **({} if entry.kind in (TASK, CLASS) else {"task": list(entry.members) if entry.kind == TAG else -1}),
+            }
+            for name, entry in self.entries.items()
+        }
+
+
+def stored_index(root: Path, version: str) -> LmmsIndex:
+    """The index of lmms-eval's own tasks, read from the cache where it is current, else made and stored."""
+    stamp = f"{FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
+    file = cache_folder() / f"lmms-eval-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return LmmsIndex({name: LmmsEntry(kind, path, tuple(members)) for name, (kind, path, members) in stored.items()})
+    except (OSError, ValueError, TypeError):
+        index = make_index(root)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, {name: [*asdict(entry).values()] for name, entry in index.entries.items()}, root=file.parent)
+    except OSError:  # a cache that cannot be written only costs time
+        pass
+    return index
+
+
+def make_index(root: Path) -> LmmsIndex:
+    entries: dict[str, LmmsEntry] = {}
+    tags: dict[str, list[str]] = {}
+    for file in _yaml_files(root):
+        config = named_keys(file)
+        group, task = config.get("group"), config.get("task")
+        if "class" in config and isinstance(task, str):
+            entries[task] = LmmsEntry(CLASS, str(file))
+        elif isinstance(task, list) and isinstance(group, str):
+            entries[group] = LmmsEntry(GROUP, str(file), tuple(member for member in task if isinstance(member, str)))
+        elif isinstance(task, str):
+            entries[task] = LmmsEntry(TASK, str(file))
+            for tag in (*_names(config.get("tag")), *_names(group)):
+                tags.setdefault(tag, []).append(task)
+    for tag, tasks in tags.items():
+        entries.setdefault(tag, LmmsEntry(TAG, members=tuple(dict.fromkeys(tasks))))
+    return LmmsIndex(entries)
+
+
+def _yaml_files(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        yield from (Path(folder, name) for name in files if name.endswith(".yaml"))
+
+
+def _names(given: Any) -> list[str]:
+    return [given] if isinstance(given, str) else [str(name) for name in given or ()]
 
 
 @dataclass(frozen=True)

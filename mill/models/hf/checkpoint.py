@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,28 @@ from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
 from mill.models.prefix.fused_kernels import Compiling, start_compiling
 from mill.models.prefix.paths import PathLog, mixed_rows
-from mill.models.spec.mapped_files import MappedFiles
 from mill.models.tokens.tokenizer import Tokens
+
+
+@dataclass(frozen=True)
+class MappedFiles:
+    """The files, and their attributes before the model was loaded."""
+
+    states: dict[Path, os.stat_result]
+
+    @classmethod
+    def of(cls, files: Sequence[Path]) -> MappedFiles:
+        return cls({file: file.stat() for file in files})
+
+    def overwritten(self) -> Path | None:
+        """One that was written to since then. A file that was replaced by another one stays as it was for the model."""
+        for file, before in self.states.items():
+            with contextlib.suppress(OSError):
+                now = file.stat()
+                if os.path.samestat(now, before) and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                    return file
+        return None
+
 
 DTYPES = ("bfloat16", "float16", "float32")
 PARTS = ("text_config", "llm_config", "language_config")

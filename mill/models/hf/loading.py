@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import io
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import describe
 from mill.api.errors import ModelError
@@ -19,10 +20,79 @@ from mill.api.validate import read_file
 from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import cpu_has_bfloat16
-from mill.models.hf import hub
-from mill.models.hf.to_cuda import to_cuda
 from mill.models.spec.fingerprint import file_digest, folder_digest, model_files, weights_size
 from mill.models.spec.remote_code import announce_remote_code
+
+if TYPE_CHECKING:
+    import torch
+
+
+BLOCK = 1 << 27  # bytes of each of the two buffers: after each block this thread may wait for others
+SMALLEST = 1 << 20  # bytes of a tensor that is worth it
+FEWEST_THREADS = 4  # with fewer the ordinary copy is faster
+
+
+def to_cuda(model: Any, device: str) -> Any:
+    """The model on the device."""
+    import torch
+
+    if torch.get_num_threads() >= FEWEST_THREADS:
+        try:
+            with torch.cuda.device(device), torch.no_grad():
+                _copy_large([parameter for parameter in model.parameters() if _is_large(parameter)], device)
+        except RuntimeError:  # no page-locked memory, or none of the device, which the ordinary copy reports
+            torch.cuda.synchronize(device)
+    return model.to(device)
+
+
+def _is_large(parameter: torch.Tensor) -> bool:
+    """Quantized weights have tensor types of their own, which know how they are moved."""
+    import torch
+
+    plain = type(parameter) is torch.nn.Parameter and type(parameter.data) is torch.Tensor and parameter.is_contiguous()
+    return plain and parameter.device.type == "cpu" and parameter.nbytes >= SMALLEST
+
+
+def _copy_large(parameters: list[torch.nn.Parameter], device: str) -> None:
+    import torch
+
+    buffers = [torch.empty(BLOCK, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    copied = [torch.cuda.Event() for _ in buffers]
+    blocks = 0
+    for parameter in parameters:
+        moved = torch.empty_like(parameter.data, device=device)
+        source, target = (one.view(-1).view(torch.uint8) for one in (parameter.data, moved))
+        for part, goal in zip(source.split(BLOCK), target.split(BLOCK), strict=True):
+            which = blocks % len(buffers)
+            copied[which].synchronize()  # of the block before, which the buffer had
+            block = buffers[which][: len(part)]
+            block.copy_(part)
+            goal.copy_(block, non_blocking=True)
+            copied[which].record()
+            blocks += 1
+        parameter.data = moved
+    torch.cuda.synchronize(device)
+
+
+@functools.cache
+def why_missing(name: str, revision: str | None) -> str:
+    """Why a model can be had neither from the cache nor from the hub; empty if it can. Other errors are left to
+    transformers, which explains them."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        hf_hub_download(name, "config.json", revision=revision)
+    except (RepositoryNotFoundError, HFValidationError):
+        return "the hub has no public model of that name"
+    except LocalEntryNotFoundError:
+        if constants.HF_HUB_OFFLINE:
+            return "it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it to download the model"
+        return "the hub cannot be reached, and the model is not in its cache: check the network, or give a local folder"
+    except Exception:  # a model without config.json, no access, a full disk
+        return ""
+    return ""
+
 
 _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 GENERATION_CONFIG = "generation_config.json"
@@ -251,7 +321,7 @@ def _auto_class(config: Any, multimodal: bool) -> Any:
 
 def _refuse_missing(source: Source, what: str) -> None:
     """Refuse a name that the hub does not have, before the imports that take seconds."""
-    reason = "" if source.local else hub.why_missing(source.path, source.revision)
+    reason = "" if source.local else why_missing(source.path, source.revision)
     if reason:
         raise ModelError(f"cannot load the {what} of {source.name}: no such local folder, and {reason}")
 
@@ -283,6 +353,6 @@ def _quick_gguf() -> Iterator[None]:
 
 def _reason(error: Exception, source: Source) -> str:
     if not source.local and isinstance(error, OSError):
-        missing = hub.why_missing(source.path, source.revision)
+        missing = why_missing(source.path, source.revision)
         return f"no such local folder, and {missing}" if missing else describe(error)
     return describe(error)

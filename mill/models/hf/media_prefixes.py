@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mill.api.errors import DataError
 from mill.models.hf.multimodal import MediaInputs, MediaRow
 from mill.models.prefix.pack import Unsupported
-from mill.models.tokens.embedded import EmbeddedPrefix
+from mill.models.tokens.rows import EmbeddedPrefix
 
 if TYPE_CHECKING:
     import torch

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.errors import FastPathFailed
 from mill.api.model import options_text
 from mill.api.progress import TokenCount
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
+from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
 from mill.models import memory
-from mill.models.hf import decoding, logprobs
+from mill.models.hf import decoding
 from mill.models.hf.ahead import PromptsAhead, TokenizedAhead, first_part, is_plain
 from mill.models.hf.checkpoint import DECODED, TransformersCheckpoint
 from mill.models.hf.multimodal import MediaRow
@@ -24,9 +25,40 @@ from mill.models.hf.shared_media import SharedMedia
 from mill.models.prefix import padded_scoring, paths
 from mill.models.prefix.engine import PrefixEngine
 from mill.models.prefix.packed_scoring import NotShared, Work
+from mill.models.prefix.padded_scoring import forward_rows
+from mill.models.tokens.generated import as_tokens, token_logprobs
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.rows import Row, shared_rows
+from mill.models.tokens.rows import Row, Span, shared_rows, span_response
 from mill.models.tokens.tokenizer import Prompt
+
+if TYPE_CHECKING:
+    import torch
+
+
+def score_with_logprobs(model: Any, tokenizer: Any, rows: Sequence[Row]) -> list[list[Response]]:
+    """As `score_rows`, with tokens; requests of `logprobs: "all"` get the log-probabilities of the whole vocabulary."""
+    logits, first = forward_rows(model, rows)
+    responses = []
+    for row_logits, row in zip(logits, rows, strict=True):
+        spans = zip(row.spans, row.requests, strict=True)
+        responses.append(
+            [_response(tokenizer, row, span, request, row_logits[span.start - first :]) for span, request in spans]
+        )
+    return responses
+
+
+def _response(tokenizer: Any, row: Row, span: Span, request: Request, logits: torch.Tensor) -> Response:
+    """`logits` start where the first token of the span is predicted."""
+    # The operation of transformers' loss, as in padded scoring.
+    logprobs = logits[: len(span.tokens)].float().log_softmax(dim=1).cpu()
+    count = request.options["logprobs"]
+    top_count = 1 if count == ALL else count
+    chosen = [token_logprobs(of_one, token, top_count) for of_one, token in zip(logprobs, span.tokens, strict=True)]
+    greedy = all(top[0][0] == token for token, (_, top) in zip(span.tokens, chosen, strict=True))
+    answer = span_response(row, span, sum(score for score, _ in chosen), greedy)
+    tokens = as_tokens(tokenizer, span.tokens, chosen)
+    return replace(answer, tokens=tokens, distribution=logprobs.numpy() if count == ALL else None)
+
 
 AnyRow = TypeVar("AnyRow", Row, MediaRow, Prompt)
 PATHS = {
@@ -112,7 +144,7 @@ class TransformersModel(TransformersCheckpoint):
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(FORWARD):
-                scored = logprobs.score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
+                scored = score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
             count.computed += sum(unit.cost for unit in batch)
             return scored
 

@@ -20,11 +20,10 @@ from mill.models.prefix import paths
 from mill.models.prefix.engine import PrefixEngine, scores_of
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_scoring import OUT_OF_MEMORY, NotShared
+from mill.models.prefix.paths import Verification
 from mill.models.prefix.sequences import ActiveSequence
-from mill.models.prefix.verification import Verification
-from mill.models.tokens.embedded import EmbeddedPrefix
 from mill.models.tokens.reasoning import opens_reasoning
-from mill.models.tokens.rows import Row, Span
+from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
 from mill.models.tokens.tokenizer import Prompt
 
 MOST_BYTES = 1 << 28  # embeddings that are stored at once

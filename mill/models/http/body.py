@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import zlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 from mill.api.errors import DataError
@@ -19,12 +19,8 @@ SCORES_CAP = 256 * MIB  # with the log-probabilities of a long prompt or a whole
 ERROR_CAP = MIB
 LINE_CAP = 16 * MIB
 STREAM_CAP = 64 * MIB
-CHUNK = MIB  # decompressed at once, at most
-ENCODINGS = "gzip, deflate"  # requested and understood
 
 _LINE_END = re.compile(rb"\r?\n|\r(?=.)", re.DOTALL)  # a CR at the end of a chunk may be half of a line end
-
-Decompress = Callable[[bytes], Iterator[bytes]]
 
 
 async def refuse_status(answer: Any) -> None:
@@ -97,75 +93,23 @@ def _split_lines(data: bytes) -> list[bytes]:
 
 async def _read_error(answer: Any) -> bytes:
     """As much of an error's body as can be read. Its status is known, so a bad body is no second error."""
+    import aiohttp
+
     body = b""
-    try:
+    with contextlib.suppress(Failure, aiohttp.ClientError):
         async for chunk in _chunks(answer, ERROR_CAP):
             body += chunk
-    except Failure:
-        pass
     return body
 
 
 async def _chunks(answer: Any, cap: int) -> AsyncIterator[bytes]:
-    """The decompressed chunks of a body as they arrive; raises where it is larger than `cap`."""
-    decompress, finish = _decompressor(answer.headers.get("Content-Encoding", ""))
+    """The chunks of a body as they arrive, decompressed; raises where it is larger than `cap`."""
     total = 0
-    async for raw in answer.content.iter_any():
-        for chunk in decompress(raw):
-            total += len(chunk)
-            if total > cap:
-                raise Failure("large", f"the server's answer is larger than {_mib(cap)}, and is not read further")
-            yield chunk
-    finish()
-
-
-def _decompressor(encoding: str) -> tuple[Decompress, Callable[[], None]]:
-    """A function that decompresses a body chunk by chunk, and one that checks that it was complete."""
-    encoding = encoding.strip().lower()
-    if encoding in ("", "identity"):
-        return lambda raw: iter((raw,)), lambda: None
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Failure("garbage", f"the server's answer has the unrequested encoding {excerpt(encoding, 40)}")
-    inflate = _Inflate()
-    return inflate.feed, inflate.finish
-
-
-class _Inflate:
-    """gzip or deflate, of one member or several; never more than one chunk in memory."""
-
-    def __init__(self) -> None:
-        self._zlib: Any = None
-
-    def feed(self, raw: bytes) -> Iterator[bytes]:
-        try:
-            while raw:
-                if self._zlib is None or self._zlib.eof:
-                    if self._zlib is not None and not raw.strip(b"\0"):  # padding after the last member
-                        return
-                    self._zlib = zlib.decompressobj(_window_bits(raw))
-                yield from self._decompress(raw)
-                raw = self._zlib.unused_data
-        except zlib.error as error:
-            raise Failure("garbage", f"the server's answer cannot be decompressed: {error}") from error
-
-    def _decompress(self, raw: bytes) -> Iterator[bytes]:
-        while True:
-            chunk = self._zlib.decompress(raw, CHUNK)
-            if chunk:
-                yield chunk
-            raw = self._zlib.unconsumed_tail
-            if not raw and len(chunk) < CHUNK:
-                return
-
-    def finish(self) -> None:
-        if self._zlib is not None and not self._zlib.eof:
-            raise Failure("cut", "the server's answer ended before all of it was decompressed")
-
-
-def _window_bits(raw: bytes) -> int:
-    """For a zlib or gzip header, or none: some servers send deflate without its header."""
-    bare = raw[0] & 0x0F != 8 and raw[:1] != b"\x1f"
-    return -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32
+    async for chunk in answer.content.iter_any():
+        total += len(chunk)
+        if total > cap:
+            raise Failure("large", f"the server's answer is larger than {_mib(cap)}, and is not read further")
+        yield chunk
 
 
 def _mib(count: int) -> str:

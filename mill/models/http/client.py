@@ -1,32 +1,23 @@
-"""Calls to one server: reused connections, limited concurrency, retries of transient failures, timings of every call."""
+"""Calls to one server: reused connections, responses and streams, timings of every call."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
-from mill.models.http.body import BODY_CAP, ENCODINGS, parsed, read_events, read_json, refuse_status
-from mill.models.http.breaker import CircuitBreaker
+from mill.models.http.body import BODY_CAP, parsed, read_events, read_json, refuse_status
 from mill.models.http.failures import Failure, raise_reported
-from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
 from mill.models.http.loop import run_to_end, stream_results
-from mill.models.http.retry_budget import RetryBudget
+from mill.models.http.policy import ServerPolicy
 
 T = TypeVar("T")
 R = TypeVar("R")
-ATTEMPTS = 6
-THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
-TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
 PROBE_TIMEOUT_S = 3.0
 LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
@@ -62,30 +53,6 @@ class Collector(Protocol):
 
 
 @dataclass
-class Calls:
-    """Totals over the calls of one request, and why the last one was retried. `before_retry` may refuse one by raising."""
-
-    retries: int = 0
-    retry_reason: str | None = None
-    seconds: float = 0.0
-    before_retry: Callable[[], None] | None = None
-
-
-_calls: ContextVar[Calls | None] = ContextVar("calls", default=None)
-
-
-@contextmanager
-def counted_calls(before_retry: Callable[[], None] | None = None) -> Iterator[Calls]:
-    """Count the calls that the code in this block makes, in all coroutines it awaits."""
-    calls = Calls(before_retry=before_retry)
-    token = _calls.set(calls)
-    try:
-        yield calls
-    finally:
-        _calls.reset(token)
-
-
-@dataclass
 class Client:
     """An HTTP client for one server. Use `run_all` for requests and `probe` for a single call."""
 
@@ -99,27 +66,25 @@ class Client:
     """Whether the server behind the address can be identified again after a connection failed."""
     name: str = ""
     """The server's name in messages; its address by default."""
-    _retry_budget: RetryBudget = field(default_factory=RetryBudget, repr=False)
     _session: Any = field(default=None, repr=False)
-    _limiter: ConcurrencyLimiter | None = field(default=None, repr=False)
-    _breaker: CircuitBreaker | None = field(default=None, repr=False)
+    _policy: ServerPolicy | None = field(default=None, repr=False)
 
     def run_all(
-        self, items: Iterable[T], work: Callable[[T], Awaitable[R]], breaker: CircuitBreaker | None = None
+        self, items: Iterable[T], work: Callable[[T], Awaitable[R]], policy: ServerPolicy | None = None
     ) -> Generator[tuple[T, R], None, None]:
         """Every item with the result of `work`, as soon as it is complete.
 
         There are at most `concurrency` coroutines and connections, however many items. An exception of `work`, an interrupt
         and closing the generator cancel all of them.
         """
-        return stream_results(lambda emit: self._run_all(iter(items), work, breaker, emit))
+        return stream_results(lambda emit: self._run_all(iter(items), work, policy, emit))
 
-    async def _run_all(self, items: Any, work: Any, breaker: CircuitBreaker | None, emit: Any) -> None:
+    async def _run_all(self, items: Any, work: Any, policy: ServerPolicy | None, emit: Any) -> None:
         async def worker() -> None:
             for item in items:  # shared by all workers: each takes the next when it is free
                 emit((item, await work(item)))
 
-        async with self._open(breaker):
+        async with self._open(policy):
             tasks = [asyncio.ensure_future(worker()) for _ in range(self.concurrency)]
             try:
                 await asyncio.gather(*tasks)
@@ -145,39 +110,9 @@ class Client:
         return await self.guarded(lambda: self._stream_once(path, body, collector()))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
-        """A call within the concurrency limit, retried with a growing pause while its Failure is transient. After a failed
-        connection the server is verified before its next response counts: another server may have replaced it."""
-        assert self._limiter is not None
-        pause, tries, first = FIRST_PAUSE_S, Counter[int](), None
-        while True:
-            await self._limiter.enter()
-            ok, sent = False, time.perf_counter()
-            first = sent if first is None else first
-            try:
-                reply = await call()
-                if self._breaker is not None:
-                    await self._breaker.call_succeeded()
-                ok = True
-                self._retry_budget.succeeded()
-                return _counted(reply.after(sent - first, tries.total() + 1))
-            except Failure as failure:
-                if failure.unreachable and self._breaker is not None:
-                    await self._breaker.connection_failed()
-                limit = _max_attempts(failure)
-                tries[limit] += 1  # each kind of failure has its own count
-                if not failure.transient or tries[limit] >= limit:
-                    raise
-                if failure.throttled:
-                    self._retry_budget.refused(failure, self.name or self.base_url, failure.retry_after or pause)
-                    await self._limiter.push_back(failure.retry_after)
-                if failure.kind != "connection":  # which was never sent
-                    _check_before_retry()
-                reason = str(failure)
-            finally:
-                await self._limiter.leave(ok=ok)
-            _count_retry(reason)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+        """A call under the policy of the server: see there."""
+        assert self._policy is not None
+        return await self._policy.call(call)
 
     async def _once(self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP) -> Reply:
         started = time.perf_counter()
@@ -224,8 +159,8 @@ class Client:
         async with answer:
             yield answer
 
-    def _open(self, breaker: CircuitBreaker | None = None) -> Any:
-        return _Opened(self, breaker)
+    def _open(self, policy: ServerPolicy | None = None) -> Any:
+        return _Opened(self, policy)
 
 
 def _event(name: str, data: bytes) -> Any:
@@ -237,54 +172,25 @@ def _event(name: str, data: bytes) -> Any:
     return event
 
 
-def _counted(reply: Reply) -> Reply:
-    calls = _calls.get()
-    if calls is not None:
-        calls.seconds += reply.seconds
-    return reply
-
-
-def _check_before_retry() -> None:
-    calls = _calls.get()
-    if calls is not None and calls.before_retry is not None:
-        calls.before_retry()
-
-
-def _count_retry(reason: str) -> None:
-    calls = _calls.get()
-    if calls is not None:
-        calls.retries += 1
-        calls.retry_reason = reason
-
-
-def _max_attempts(failure: Failure) -> int:
-    if failure.throttled:
-        return THROTTLED_ATTEMPTS
-    return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
-
-
 class _Opened:
-    """A session and a concurrency limiter for one event loop."""
+    """A session and a policy for one event loop."""
 
-    def __init__(self, client: Client, breaker: CircuitBreaker | None) -> None:
-        self.client, self.breaker = client, breaker
+    def __init__(self, client: Client, policy: ServerPolicy | None) -> None:
+        self.client, self.policy = client, policy or ServerPolicy(client)
 
     async def __aenter__(self) -> None:
         import aiohttp
 
         connector = aiohttp.TCPConnector(limit=self.client.concurrency)
-        headers = {**self.client.headers, "Accept-Encoding": ENCODINGS}
-        # body.py decompresses, up to a cap.
         self.client._session = aiohttp.ClientSession(
-            connector=connector, headers=headers, auto_decompress=False, trace_configs=[_traced_reuse()]
+            connector=connector, headers=self.client.headers, trace_configs=[_traced_reuse()]
         )
-        maximum = self.client.concurrency
-        self.client._limiter = ConcurrencyLimiter(maximum, first=maximum if self.client.steady else FIRST_LIMIT)
-        self.client._breaker = self.breaker
+        self.client._policy = self.policy
+        self.policy.open()
 
     async def __aexit__(self, *_: object) -> None:
         await self.client._session.close()
-        self.client._session = self.client._limiter = self.client._breaker = None
+        self.client._session = self.client._policy = None
 
 
 def _traced_reuse() -> Any:
@@ -319,6 +225,8 @@ class _as_failure:
             raise Failure("connection", f"cannot reach {self.url}: {_os_message(error)}") from error
         if isinstance(error, aiohttp.InvalidURL):
             raise Failure("http", f"{self.url} is not a URL") from error
+        if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
+            raise Failure("garbage", "the server's answer cannot be decompressed") from error
         if isinstance(error, (aiohttp.ClientError, OSError)):
             raise Failure("cut", f"the connection to {self.url} was cut: {type(error).__name__}") from error
 

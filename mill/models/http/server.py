@@ -23,12 +23,10 @@ from mill.api.response import Response
 from mill.api.secrets import remember, scrub, split_password, variables_in
 from mill.api.warnings import warn
 from mill.models.http.body import BODY_CAP
-from mill.models.http.breaker import CircuitBreaker
-from mill.models.http.client import Client, Reply, counted_calls
-from mill.models.http.dispatcher import RequestDispatcher
+from mill.models.http.client import Client, Reply
 from mill.models.http.failures import Failure
 from mill.models.http.model_names import same_model
-from mill.models.http.retry_budget import RetryBudget
+from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.media.decode import content_part
 from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.tokens.chat_template import wanted
@@ -190,7 +188,7 @@ class ServerModel(MillModel):
     def _copy(self) -> ServerModel:
         """The same server with a new client, to identify it again."""
         fresh = copy.copy(self)
-        fresh.client = replace(self.client, _session=None, _limiter=None, _breaker=None, _retry_budget=RetryBudget())
+        fresh.client = replace(self.client, _session=None, _policy=None)
         return fresh
 
     def _check_same(self, now: ServerModel) -> None:
@@ -228,7 +226,8 @@ class ServerModel(MillModel):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
-        return RequestDispatcher(self, self.gate).stream(sorted(requests, key=lambda request: request.prefix_order))
+        ordered = sorted(requests, key=lambda request: request.prefix_order)
+        return ServerPolicy(self.client, self, self.gate).stream(ordered)
 
     def _senders(self) -> dict[str, Send]:
         return {
@@ -254,13 +253,6 @@ class ServerModel(MillModel):
             raise
         gate.settle(request, response)
         return response
-
-    def check_canary(self, canary: Request) -> None:
-        """Send a request that succeeded before: where it fails now, the server is broken, not the requests."""
-        self.canary = canary
-        breaker = CircuitBreaker(self, verifies=self.client.verifies)
-        for _ in self.client.run_all([canary], lambda _: breaker.check_canary(), breaker):
-            pass
 
     def wait_for_server(self, gone: ServerGone) -> None:
         """Wait until the server is back with the same model; raises where it does not return."""

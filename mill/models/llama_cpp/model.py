@@ -32,11 +32,11 @@ from mill.models.openai_compat.answers import read_counts
 from mill.models.openai_compat.schema import TokenIds
 from mill.models.spec.arguments import check_flag
 from mill.models.tokens.chat_template import check_variables, takes_tools, template_variables, wanted
-from mill.models.tokens.next_tokens import Distribution, NextTokens
 from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
-from mill.models.tokens.prompted_tools import WARNING, describe_tools
 from mill.models.tokens.reasoning import opens_reasoning, read_text
-from mill.models.tokens.windows import rolling_windows
+from mill.models.tokens.scores import Distribution, NextTokens
+from mill.models.tokens.tokenizer import rolling_windows
+from mill.models.tokens.tool_calls import WARNING, describe_tools
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; otherwise the whole vocabulary is requested

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.printing import one_line
 from mill.api.request import Request
-from mill.api.response import Response
+from mill.api.response import Response, Token
 from mill.api.secrets import redact
 from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
@@ -21,17 +22,42 @@ from mill.models.http.template_effect import effective_fields, leaves_out_tools
 from mill.models.http.values import shaped
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
-from mill.models.openai_compat.echo import BOS
 from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
-from mill.models.openai_compat.scored import scored_response, scored_tokens
+from mill.models.openai_compat.scoring import BOS, LEFT_OUT
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
 from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
-from mill.models.tokens.next_tokens import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
-from mill.models.tokens.prompted_tools import WARNING, describe_tools
-from mill.models.tokens.windows import rolling_windows
+from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
+from mill.models.tokens.tokenizer import rolling_windows
+from mill.models.tokens.tool_calls import WARNING, describe_tools
+
+
+def scored_tokens(
+    ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]
+) -> tuple[Token, ...] | None:
+    """The scored tokens with `top_logprobs`; None where the server names those by text, which several ids may share."""
+    if any(isinstance(name, str) for top in tops for name in top):
+        return None
+    best = [sorted(top.items(), key=lambda pair: -pair[1]) for top in tops]
+    return tuple(
+        Token(token, "", score if score is not None else math.nan, tuple(top))
+        for token, score, top in zip(ids, logprobs, best, strict=True)
+    )
+
+
+def scored_response(logprobs: list[float | None], greedy: list[bool], prompt_tokens: int, truncated: int) -> Response:
+    if not logprobs or None in logprobs:
+        return Response(error=LEFT_OUT)
+    return Response(
+        score=float(sum(score for score in logprobs if score is not None)),
+        is_greedy=all(greedy),
+        prompt_tokens=prompt_tokens,
+        output_tokens=len(logprobs),
+        truncated_tokens=truncated,
+    )
+
 
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
 MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate

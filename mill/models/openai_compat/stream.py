@@ -10,7 +10,7 @@ from mill.api.tools import ToolCall
 from mill.models.http import Failure
 from mill.models.http.failures import shown
 from mill.models.http.values import shaped
-from mill.models.openai_compat.finish import read_finish
+from mill.models.openai_compat.answers import read_finish
 from mill.models.openai_compat.schema import CalledTool, ChatMessage, Choice, Completion, first_choice
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix.pack import PackLayout
 from mill.models.prefix.trie import Segment
-from mill.models.tokens.embedded import EmbeddedPrefix
+from mill.models.tokens.rows import EmbeddedPrefix
 from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:

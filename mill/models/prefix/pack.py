@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from mill.models.prefix.integers import integers, joined_ranges
 from mill.models.prefix.trie import Segment
 
 if TYPE_CHECKING:
     import torch
+
+
+def integers(values: Iterable[int]) -> torch.Tensor:
+    """The numbers in a row of 64 bits each. From a list, torch makes it in seven times the time."""
+    import torch
+
+    numbers = array("q", values)
+    return torch.frombuffer(numbers, dtype=torch.long) if numbers else torch.empty(0, dtype=torch.long)
+
+
+def joined_ranges(ranges: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """The numbers from first to before last of each range, one range after another."""
+    import torch
+
+    firsts, lasts = (integers(bounds) for bounds in zip(*ranges, strict=True)) if ranges else (integers(()), integers(()))
+    lengths = lasts - firsts
+    ends = lengths.cumsum(0)
+    return torch.arange(int(lengths.sum())) + (firsts - ends + lengths).repeat_interleave(lengths)
+
 
 SegmentCache = dict[Segment, list[tuple[Any, Any]]]
 """The KV cache: keys and values of each segment, one pair for each attention call of a forward pass."""

@@ -1,11 +1,106 @@
-"""Which execution path computed which requests, and why: for the manifest, so that a fallback is never silent."""
+"""Which execution path computed which requests, and why: for the manifest, so that a fallback is never silent.
+
+Some rows of every run are computed again by the plain path, which tells whether the fast one was right.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
 
-from mill.models.prefix.verification import Verification
+from mill.api.batching import is_out_of_memory
+from mill.api.errors import FastPathFailed
+from mill.models.prefix.rounding import DRAWS, MORE, MOST, MOST_MEDIAN, rounded_otherwise
+
+ONE_IN = 500  # rows are computed again, chosen by hash
+AT_LEAST = 2  # the first rows
+ENOUGH = 8  # rows for a median
+
+
+class Verification:
+    """Of one stage, such as scoring. Differences are in nats: of the scores of a row, or how far a token of a generated text
+    is from the most likely one."""
+
+    def __init__(self) -> None:
+        self._due, self._longest = AT_LEAST, 0
+        self._ratios: list[float] = []
+        self._greatest, self._noise = 0.0, 0.0
+        self._skipped = 0
+
+    def restart(self) -> None:
+        """The model was loaded: its first rows are computed again."""
+        self._due, self._longest = AT_LEAST, 0
+
+    def is_due(self, length: int, longest: int) -> bool:
+        """Whether a row of `length` tokens is computed again at once: the first ones, and the longest of a stream where none
+        was as long before."""
+        return self._due > 0 or longest == length > self._longest
+
+    def samples(self, key: str) -> bool:
+        """Whether the row of this request is among those that are computed again by chance."""
+        return int(key.partition("#")[0][:12], 16) % ONE_IN == 0
+
+    def check(
+        self,
+        model: Any,
+        length: int,
+        found: Sequence[float],
+        plain: Callable[[], Sequence[float]],
+        noise: float = 0.0,
+        wanted: Sequence[float] | None = None,
+    ) -> None:
+        """Compare with the plain path, whose results are `wanted` where they are known. What rounding explains is about
+        `noise`; beyond twice that it is measured on the row.
+
+        Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
+        """
+        try:
+            wanted = plain() if wanted is None else wanted
+            difference = _distance(found, wanted)
+            if difference > MOST_MEDIAN * noise:
+                with rounded_otherwise(model):
+                    noise = max(noise, *(_distance(plain(), wanted) for _ in range(DRAWS)))
+                    for _ in range(MORE * DRAWS):  # where a router is undecided only some roundings show it
+                        if difference <= MOST * noise:
+                            break
+                        noise = max(noise, _distance(plain(), wanted))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._skipped += 1
+            return
+        self._due, self._longest = self._due - 1, max(self._longest, length)
+        self._ratios.append(difference / noise if noise else math.inf if difference else 0.0)
+        if difference >= self._greatest or math.isnan(difference):
+            self._greatest, self._noise = difference, noise
+        ratio = self._ratios[-1]
+        unusual = median(self._ratios) > MOST_MEDIAN
+        if unusual:  # a few rows may be by chance
+            self._due = max(self._due, ENOUGH - len(self._ratios))
+        if not ratio <= MOST or (unusual and len(self._ratios) >= ENOUGH):
+            raise FastPathFailed(
+                f"a row computed again by itself differs by {difference:.3g} nats, and rounding explains {noise:.2g}"
+            )
+
+    def __str__(self) -> str:
+        """Empty where nothing was answered by a fast path."""
+        if not self._ratios and not self._skipped:
+            return ""
+        rows = f"{len(self._ratios)} row{'s' * (len(self._ratios) != 1)}"
+        text = f"verified: {rows}, largest difference {self._greatest:.2g} nats (noise {self._noise:.2g})"
+        return text + (f", {self._skipped} not verified (out of memory)" if self._skipped else "")
+
+
+def _distance(some: Sequence[float], others: Sequence[float]) -> float:
+    """The largest difference; NaN where a value is not a number and the other one is."""
+    pairs = [(one, other) for one, other in zip(some, others, strict=True) if not (math.isnan(one) and math.isnan(other))]
+    differences = [0.0 if one == other else abs(one - other) for one, other in pairs]
+    return math.nan if any(map(math.isnan, differences)) else max(differences, default=0.0)
+
 
 SCORING, ROLLING, DECODING = "scoring", "rolling", "decoding"
 PACKED, PADDED = "packed", "padded"

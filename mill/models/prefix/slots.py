@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix import fused_kernels
-from mill.models.prefix.integers import joined_ranges
-from mill.models.prefix.pack import AttentionPlan
+from mill.models.prefix.pack import AttentionPlan, joined_ranges
 from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.partial_attention import Partial, has_cpu_kernel, merge, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment

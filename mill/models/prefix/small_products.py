@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mill.models.prefix.linear_layers import plain_linear_layers
-
 if TYPE_CHECKING:
     import torch
 
@@ -23,7 +21,7 @@ def small_products(model: Any, rows: int) -> Iterator[None]:
     import torch
 
     faster = FEWEST <= rows < 2 * MOST and torch.backends.mkl.is_available()
-    layers = plain_linear_layers(model) if faster else []
+    layers = _plain_layers(model) if faster else []
     for layer in layers:
         layer.forward = _Product(layer)
     try:
@@ -31,6 +29,18 @@ def small_products(model: Any, rows: int) -> Iterator[None]:
     finally:
         for layer in layers:
             del layer.forward
+
+
+def _plain_layers(model: Any) -> list[Any]:
+    """Those in float32 on a CPU. A quantized or adapted layer computes something else."""
+    import torch
+
+    layers: list[Any] | None = model.__dict__.get("_mill_linear_layers")
+    if layers is None:
+        plain = [one for one in model.modules() if type(one) is torch.nn.Linear and "forward" not in one.__dict__]
+        layers = [one for one in plain if one.weight.device.type == "cpu" and one.weight.dtype == torch.float32]
+        model.__dict__["_mill_linear_layers"] = layers
+    return layers
 
 
 class _Product:

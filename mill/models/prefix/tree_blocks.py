@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from mill.models.prefix.integers import integers
+from mill.models.prefix.pack import integers
 from mill.models.prefix.trie import Segment
 from mill.models.tokens.scores import on_device
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mill.models.tokens.embedded import EmbeddedPrefix
+from mill.models.tokens.rows import EmbeddedPrefix
 
 LEAST_LENGTH = 8  # tokens of a shared segment
 LEAST_GAIN = 32  # tokens that sharing it must save

@@ -13,7 +13,7 @@ from mill.api.response import Response
 from mill.api.warnings import warn
 from mill.models.tokens.chat_template import TemplateFailed, check_variables, takes_tools, wanted
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.prompted_tools import WARNING
+from mill.models.tokens.tool_calls import WARNING
 
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens

@@ -20,13 +20,21 @@ from mill.models.tokens.chat_template import (
     tool_fields,
     wanted,
 )
-from mill.models.tokens.embedded import EmbeddedPrefix
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.pieces import Pieces
-from mill.models.tokens.prompted_tools import describe_tools
 from mill.models.tokens.reasoning import opens_reasoning
-from mill.models.tokens.rows import Row, Span
-from mill.models.tokens.windows import rolling_windows
+from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
+from mill.models.tokens.tool_calls import describe_tools
+
+
+def rolling_windows(ids: list[int], window: int) -> list[TokenPair]:
+    """Windows over `ids`, whose first token is context and is not scored. `window` is the longest input of the model."""
+    windows = []
+    for first in range(1, len(ids), window):
+        end = min(first + window, len(ids))
+        start = max(0, end - 1 - window)
+        windows.append(TokenPair(ids[start:end], first - start, 0))
+    return windows
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,9 @@ from mill.api.reasoning import tags_of
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.models.hf.multimodal import MediaRow, video_metadata
-from mill.models.tokens.next_tokens import requested_top_logprobs
 from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks
 from mill.models.tokens.rows import Row
+from mill.models.tokens.scores import requested_top_logprobs
 from mill.models.vllm.parsers import Parsers
 
 SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token

@@ -20,9 +20,8 @@ from mill.report.html.run_plots import calibration_plots, section_plots, shared_
 from mill.report.html.runs import run_body
 from mill.report.html.samples import sample_list
 from mill.report.html.tag import Html, joined, tag
-from mill.report.index import IndexRow, heading, index_rows
 from mill.report.runs import RunSection
-from mill.report.sections import DECIDE, CheckSection, Section, check_section
+from mill.report.sections import DECIDE, CheckSection, IndexRow, Section, check_section, heading, index_rows
 from mill.runs.schema import Decision
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"

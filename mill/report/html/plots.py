@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mill.checks.glossary import format_value, title
+from mill.checks.kinds import Chart, kind_of
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
 from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
-from mill.report.html.sequence import sequence_chart
 from mill.report.html.tag import Html
 from mill.report.tables import drawable
+from mill.runs.schema import Decision, Look
+
+
+def sequence_chart(decision: Decision) -> list[Html]:
+    """Nothing where no block was tested."""
+    looks = [look for look in decision.looks if math.isfinite(float(look.value))]
+    if not looks:
+        return []
+    name = decision.metric
+    values = [decision.bound, *(float(end) for look in looks for end in (look.low, look.high))]
+    x = Axis("samples", 0.0, float(max(look.n for look in looks)))
+    margin = 0.05 * (max(values) - min(values)) or 0.05
+    y = Axis(title(name), min(values) - margin, max(values) + margin)
+    means = [Point(look.n, float(look.value), look.low, look.high, tooltip=_tooltip(name, look)) for look in looks]
+    bound = [Point(x.first, decision.bound), Point(x.last, decision.bound)]
+    series = [
+        Series("mean so far, with its confidence sequence", means, 0, band=True),
+        Series(f"bound of {decision.claim}", bound, 1, dashed=True),
+    ]
+    return [line_chart(f"{decision.claim}: {decision.outcome}", x, y, series)]
+
+
+def _tooltip(name: str, look: Look) -> str:
+    value, low, high = (format_value(name, float(end)) for end in (look.value, look.low, look.high))
+    return f"after {look.n:,} samples: {value} ({low} to {high})"
+
 
 BINS = 24
 MIN_KL = 1e-7  # smaller values are drawn here
@@ -24,28 +50,12 @@ MIN_TEXTS = 5  # for the agreement at a position
 MAX_CATEGORIES = 40
 MIB, GIB = 2**20, 2**30
 LOG_RATIO = 20  # from this ratio of values on, the axis is logarithmic
-LOAD = (
-    ("Latency", ("latency_p50", "latency_p95", "latency_p99"), ", seconds"),
-    ("Time to first token", ("first_token_p50", "first_token_p95", "first_token_p99"), ", seconds"),
-    ("Throughput", ("tokens_per_s",), ", tokens per second"),
-    ("Consistency with the lowest level", ("match_rate",), ""),
-    ("Failed requests", ("failure_rate",), ""),
-)
 
 
 def charts(check: Check) -> list[Html]:
+    """The course of each decision, then those that this kind of check has."""
     decided = [chart for one in check.variants if one.decision is not None for chart in sequence_chart(one.decision)]
-    return decided if check.command == "decide" else [*decided, *_measured(check)]
-
-
-def _measured(check: Check) -> list[Html]:
-    variants = check.variants
-    if check.command == "stress":
-        return _stress(variants)
-    if check.command == "determinism":
-        return [_dots(name, variants) for name in ("identical_rate", "most_common_share")]
-    forced = [*_curves(variants), *_kl_distribution(variants), *_agreement(variants)]
-    return [*forced, *_categories(variants, "flip_rate"), *_categories(variants, "match_rate"), *_heat(variants)]
+    return decided + [plot for chart in kind_of(check.command).charts for plot in _DRAW[chart.draw](chart, check.variants)]
 
 
 def _point(variant: Variant, name: str, x: float) -> Point | None:
@@ -59,11 +69,11 @@ def _point(variant: Variant, name: str, x: float) -> Point | None:
     return Point(x, estimate.value, low, high, tooltip, variant.label)
 
 
-def _curves(variants: Sequence[Variant]) -> list[Html]:
+def _curves(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     """KL, flips and lost accuracy by the size of the weights; as rows of dots where sizes are not known."""
     if len(variants) < 2:
         return []
-    names = [name for name in ("kl_mean", "flip_rate", "acc_drop") if any(_point(variant, name, 0) for variant in variants)]
+    names = [name for name in chart.metrics if any(_point(variant, name, 0) for variant in variants)]
     sized = len({variant.size for variant in variants}) > 1 and all(variant.size for variant in variants)
     return [_by_size(name, variants) if sized else _dots(name, variants) for name in names]
 
@@ -111,7 +121,7 @@ def _headed(name: str) -> str:
     return f"{heading[0].upper()}{heading[1:]}" + (", nats" if name == "kl_mean" else "")
 
 
-def _kl_distribution(variants: Sequence[Variant]) -> list[Html]:
+def _kl_distribution(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     """A histogram of KL over positions, with a logarithmic axis."""
     known = {
         index: [max(float(value), MIN_KL) for value in variant.series["kl"]]
@@ -141,7 +151,7 @@ def _kl_distribution(variants: Sequence[Variant]) -> list[Html]:
     return [line_chart("Distribution of KL over positions", x, Axis("", 0, highest * 1.1, percent=True), series)]
 
 
-def _agreement(variants: Sequence[Variant]) -> list[Html]:
+def _agreement(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     """By position in the answer, a few positions per dot, as far as enough texts reach."""
     series = []
     for number, variant in enumerate(variants):
@@ -165,8 +175,9 @@ def _agreement_point(label: str, group: Sequence[dict[str, Any]]) -> Point:
     return Point((first + last) / 2, share, tooltip=tooltip)
 
 
-def _categories(variants: Sequence[Variant], name: str) -> list[Html]:
+def _categories(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     """A rate for each category and variant, the worst categories first."""
+    (name,) = chart.metrics
     tasks = {group["task"] for variant in variants for group in variant.groups}
     known: dict[str, list[Point | None]] = {}
     for index, variant in enumerate(variants):
@@ -196,7 +207,7 @@ def _group_point(group: dict[str, Any], name: str) -> Point:
     return Point(0, math.nan if value is None else value, low, high, tooltip)
 
 
-def _heat(variants: Sequence[Variant]) -> list[Html]:
+def _heat(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     """Every prompt of every variant by the severity of its change."""
     keys = list(dict.fromkeys((row["task"], row["id"]) for variant in variants for row in variant.rows))
     if not keys:
@@ -216,19 +227,32 @@ def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
     return row["severity"], f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % similar"
 
 
-def _stress(variants: Sequence[Variant]) -> list[Html]:
+def _levels(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+    """A line for each metric over the requests in flight."""
     levels = [str(variant.counts["concurrency"]) for variant in variants]
-    plots = []
-    for heading, names, unit in LOAD:
-        series = []
-        for number, name in enumerate(names):
-            points = [point for index, variant in enumerate(variants) if (point := _point(variant, name, index))]
-            if points:
-                unnamed = [replace(point, name="") for point in points]
-                series.append(Series(title(name), unnamed, number))
-        if series:
-            highest = max(point.top for line in series for point in line.points)
-            x = Axis("requests in flight", -0.4, len(levels) - 0.6, names=levels)
-            last = 1.0 if names == ("match_rate",) else highest * 1.1 if unit else max(0.05, highest * 1.2)
-            plots.append(line_chart(heading + unit, x, Axis("", 0, last, percent=not unit), series))
-    return plots
+    series = []
+    for number, name in enumerate(chart.metrics):
+        points = [point for index, variant in enumerate(variants) if (point := _point(variant, name, index))]
+        if points:
+            series.append(Series(title(name), [replace(point, name="") for point in points], number))
+    if not series:
+        return []
+    highest = max(point.top for line in series for point in line.points)
+    x = Axis("requests in flight", -0.4, len(levels) - 0.6, names=levels)
+    last = 1.0 if chart.metrics == ("match_rate",) else highest * 1.1 if chart.unit else max(0.05, highest * 1.2)
+    return [line_chart(chart.heading + chart.unit, x, Axis("", 0, last, percent=not chart.unit), series)]
+
+
+def _all_dots(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+    return [_dots(name, variants) for name in chart.metrics]
+
+
+_DRAW: Mapping[str, Callable[[Chart, Sequence[Variant]], list[Html]]] = {
+    "curves": _curves,
+    "kl_distribution": _kl_distribution,
+    "agreement": _agreement,
+    "categories": _categories,
+    "heat": _heat,
+    "levels": _levels,
+    "dots": _all_dots,
+}

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from mill.metrics.estimate import Estimate
 from mill.report.html.charts import Point
-from mill.report.html.choices import choice_table
+from mill.report.html.plots import sequence_chart
 from mill.report.html.run_plots import score_chart, score_point
-from mill.report.html.samples import filters
-from mill.report.html.sequence import sequence_chart
+from mill.report.html.samples import choice_table, filters
 from mill.report.html.tag import Html, joined, tag
 from mill.report.run_samples import shown_choices, shown_values
 from mill.report.runs import RunSection

@@ -1,6 +1,6 @@
 """A process that runs the simulated APIs, because calls of a model may take any time and memory. `process.py` starts it.
 
-Lines of JSON: the source code of the APIs, then one job after another, each with one line as its answer.
+It gets the source code of the APIs as JSON, then one job after another, each with one answer.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
+from mill.sandbox.worker import LENGTH_BYTES
 from mill.tasks.bfcl.simulation import ApiCode, expected_call
 
 MOST_MEMORY = 2 << 30  # bytes
@@ -74,18 +75,29 @@ def _limit_memory() -> None:
 
 def main() -> None:
     _limit_memory()
-    code = ApiCode(json.loads(sys.stdin.readline()))
     output = os.fdopen(os.dup(1), "wb")
-    for line in sys.stdin:
-        job = json.loads(line)
+    os.dup2(2, 1)  # where what the APIs print goes, too
+    code = ApiCode(_receive())
+    _send(output, {})
+    while job := _receive():
         given = (code, job["doc"], job["long_context"])
         try:
             found = last_result(*given, job["calls"]) if "calls" in job else first_difference(*given, job["turns"])
             answer = {"answer": found}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        output.write(json.dumps(answer).encode() + b"\n")  # surrogates are escaped
-        output.flush()
+        _send(output, answer)
+
+
+def _receive() -> Any:
+    length = int.from_bytes(sys.stdin.buffer.read(LENGTH_BYTES), "big")
+    return json.loads(sys.stdin.buffer.read(length)) if length else None
+
+
+def _send(output: IO[bytes], answer: Mapping[str, str]) -> None:
+    data = json.dumps(answer).encode()  # surrogates are escaped
+    output.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+    output.flush()
 
 
 if __name__ == "__main__":

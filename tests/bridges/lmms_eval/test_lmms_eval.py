@@ -462,19 +462,19 @@ def test_answers_that_a_task_samples_are_different_draws(mill: Mill, data: Path,
 
 
 def test_a_list_of_names_comes_from_an_index(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from mill.bridges.lmms_eval import index
+    from mill.bridges.lmms_eval import source
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     status, out, _ = mill("ls", "tasks", "lmms-eval:docvqa")
     assert status == 0
     assert {"lmms-eval:docvqa_val", "lmms-eval:docvqa"} <= set(out.split())
-    monkeypatch.setattr(index, "make_index", None)
+    monkeypatch.setattr(source, "make_index", None)
     assert mill("ls", "tasks", "lmms-eval:docvqa")[1] == out
 
 
 def test_the_index_names_what_lmms_eval_names(task_manager: Any) -> None:
-    from mill.bridges.lmms_eval.index import make_index
     from mill.bridges.lmms_eval.library import tasks_folder
+    from mill.bridges.lmms_eval.source import make_index
 
     mine = make_index(tasks_folder()).for_lmms_eval()
     theirs = {name: {**entry, "task": entry.get("task", -1)} for name, entry in task_manager.task_index.items()}

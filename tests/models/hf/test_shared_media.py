@@ -11,7 +11,7 @@ import torch
 from mill.models.hf import shared_media
 from mill.models.hf.media_prefixes import PrefixEncoder
 from mill.models.hf.model import TransformersModel
-from mill.models.prefix.verification import Verification
+from mill.models.prefix.paths import Verification
 from tests.models.hf.plain_multimodal import (
     CONTINUATIONS,
     IMAGES,

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Client, Failure, client, counted_calls, failures
+from mill.models.http import Client, Failure, client, counted_calls, failures, policy
 from mill.models.http.body import read_events
 from mill.models.http.limiter import ConcurrencyLimiter
 from mill.models.openai_compat.stream import StreamedAnswer
@@ -29,8 +29,8 @@ from tests.waiting import DEADLINE_S, until
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(policy, "LONGEST_PAUSE_S", 0.02)
 
 
 def once(fault: Fault) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ def test_a_lasting_fault_is_an_error_of_its_call_alone() -> None:
         result = post_all(server, 6)
         assert [result for result in result if not isinstance(result, Failure)] == [{"number": n} for n in (0, 1, 2, 4, 5)]
         assert str(result[3]) == "HTTP 500: broken"
-        assert len(server.calls) == 5 + client.ATTEMPTS
+        assert len(server.calls) == 5 + policy.ATTEMPTS
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
 
 
 def test_each_kind_of_failure_has_its_own_attempts() -> None:
-    responses = iter([*[status(429)] * client.ATTEMPTS, status(500), {"fine": True}])
+    responses = iter([*[status(429)] * policy.ATTEMPTS, status(500), {"fine": True}])
     with FaultServer(lambda *_: next(responses)) as server:
         assert post_all(server) == [{"fine": True}]
 
@@ -109,7 +109,7 @@ def test_a_stall_is_a_timeout_that_names_the_limit() -> None:
     with FaultServer(lambda *_: stall()) as server:
         (result,) = post_all(server, timeout=0.3)
         assert (result.kind, str(result)) == ("timeout", f"no answer from {server.url} within 0.3 s")
-        assert len(server.calls) == client.TIMEOUT_ATTEMPTS
+        assert len(server.calls) == policy.TIMEOUT_ATTEMPTS
 
 
 def test_an_absent_server_is_a_connection_failure() -> None:
@@ -234,7 +234,7 @@ def test_a_stream_without_a_finish_reason_is_an_error(fault: Fault) -> None:
     with FaultServer(lambda *_: fault) as server:
         result = stream(server)
         assert isinstance(result, Failure) and result.kind == "cut"
-        assert len(server.calls) == client.ATTEMPTS
+        assert len(server.calls) == policy.ATTEMPTS
 
 
 @pytest.mark.parametrize("after", [0, 1, 2], ids=["first", "in the middle", "last"])
@@ -304,7 +304,7 @@ def test_the_timeout_of_a_probe_is_at_most_that_of_other_calls() -> None:
 
 def test_a_client_error_in_a_stream_is_not_retried() -> None:
     """Its twin, a server error, is retried; the code in the event decides."""
-    for code, calls in ((400, 1), (500, client.ATTEMPTS)):
+    for code, calls in ((400, 1), (500, policy.ATTEMPTS)):
         line = json.dumps({"error": {"message": "no", "code": code}})
         with FaultServer(lambda *_, line=line: events(line)) as server:
             assert isinstance(stream(server), Failure)
@@ -364,7 +364,7 @@ def attempts_of_two_calls(fault: Fault, number: int) -> tuple[int, int, str | No
 
 def test_a_connection_that_was_closed_between_two_calls_is_no_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sent at once on another connection, without a pause of half a minute."""
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 30.0)
     assert attempts_of_two_calls(hang_up(), 2) == (3, 1, None)
 
 

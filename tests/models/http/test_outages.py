@@ -13,7 +13,7 @@ import pytest
 from mill.api.errors import ModelBroken, ModelError, ServerBroken, ServerGone
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models.http import client
+from mill.models.http import policy
 from mill.models.http.server import ServerModel
 from mill.models.spec.open import open_model
 from tests.launching import ended, run, start_mill, toy
@@ -24,9 +24,9 @@ from tests.waiting import DEADLINE_S, until
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("mill.models.http.server.POLL_S", 0.05)
-    monkeypatch.setattr("mill.models.http.breaker.RECHECK_PAUSES_S", (0.5,))
+    monkeypatch.setattr("mill.models.http.policy.RECHECK_PAUSES_S", (0.5,))
 
 
 WAITS = "wait_for_server"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Failure, client
+from mill.models.http import Failure, policy
 from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
 from tests.servers import FaultServer, post_all, status
 from tests.waiting import until
@@ -16,8 +16,8 @@ from tests.waiting import until
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.005)
-    monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.005)
+    monkeypatch.setattr(policy, "LONGEST_PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize("code", [429, 503])
@@ -31,14 +31,14 @@ def test_server_errors_are_retried_fewer_times_than_refusals() -> None:
     """The twin: a 500 is not a refusal, and ten of them are an error."""
     with FaultServer(lambda server, path, body: status(500) if len(server.calls) <= 10 else body) as server:
         (results,) = post_all(server)
-        assert isinstance(results, Failure) and len(server.calls) == client.ATTEMPTS < 10
+        assert isinstance(results, Failure) and len(server.calls) == policy.ATTEMPTS < 10
 
 
 def test_a_server_that_stays_busy_is_an_error_with_its_message() -> None:
     with FaultServer(lambda *_: status(503, "loading the model")) as server:
         (results,) = post_all(server)
         assert str(results) == "HTTP 503: loading the model"
-        assert len(server.calls) == client.THROTTLED_ATTEMPTS
+        assert len(server.calls) == policy.THROTTLED_ATTEMPTS
 
 
 async def window(limiter: ConcurrencyLimiter) -> int:

@@ -9,7 +9,7 @@ import pytest
 from mill.api.errors import ModelError
 from mill.api.message import Message
 from mill.api.request import GENERATE, Request, generation_options
-from mill.models.http import client
+from mill.models.http import policy
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, status
 
@@ -19,9 +19,9 @@ OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(client, "ATTEMPTS", 2)
-    monkeypatch.setattr(client, "THROTTLED_ATTEMPTS", 2)
+    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(policy, "ATTEMPTS", 2)
+    monkeypatch.setattr(policy, "THROTTLED_ATTEMPTS", 2)
 
 
 def generate(model: Any, **options: Any) -> Any:

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import ModelError
-from mill.models.litellm import names as litellm_names
-from mill.models.litellm.names import check_name
+from mill.models.litellm import model as model_module
+from mill.models.litellm.model import _KEYS, check_name
 
 litellm = pytest.importorskip("litellm")
 
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for keys in litellm_names._KEYS.values():
+    for keys in _KEYS.values():
         for key in keys:
             monkeypatch.delenv(key, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: False)
+    monkeypatch.setattr(model_module, "_has_dotenv", lambda: False)
 
 
-@pytest.mark.parametrize("provider", litellm_names._KEYS)
+@pytest.mark.parametrize("provider", _KEYS)
 def test_a_missing_key_is_the_one_that_litellm_reports(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, keys = f"{provider}/some-model", litellm_names._KEYS[provider]
+    model, keys = f"{provider}/some-model", _KEYS[provider]
     missing = litellm.validate_environment(model)["missing_keys"]
     assert missing and set(missing) <= set(keys)
     with pytest.raises(ModelError, match=f"needs a key: set .*{missing[0]}"):
@@ -39,7 +39,7 @@ def test_a_missing_key_is_the_one_that_litellm_reports(provider: str, monkeypatc
 
 @pytest.mark.parametrize("model", ["gpt-4o", "gpt-4o-mini", "o1"])
 def test_names_without_a_provider_are_resolved_as_by_litellm(model: str) -> None:
-    assert litellm.get_llm_provider(model)[1] in litellm_names._KEYS
+    assert litellm.get_llm_provider(model)[1] in _KEYS
     check_name(model, has_key=True, has_address=False)
     with pytest.raises(ModelError, match="needs a key"):
         check_name(model, has_key=False, has_address=False)
@@ -60,5 +60,5 @@ def test_uncertain_names_are_left_to_litellm(model: str) -> None:
 
 
 def test_a_dotenv_file_may_have_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(litellm_names, "_has_dotenv", lambda: True)
+    monkeypatch.setattr(model_module, "_has_dotenv", lambda: True)
     check_name("gpt-4o", has_key=False, has_address=False)

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from mill.models.prefix.integers import integers, joined_ranges
+from mill.models.prefix.pack import integers, joined_ranges
 from mill.models.prefix.tree_blocks import block_table
 from mill.models.prefix.trie import Segment
 

@@ -14,7 +14,7 @@ from mill.api.errors import FastPathFailed
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf import TransformersModel
 from mill.models.prefix import engine
-from mill.models.prefix.verification import ENOUGH, Verification
+from mill.models.prefix.paths import ENOUGH, Verification
 from mill.runs.folder import WRONG_PATH, RunFolder
 from tests.models.trained import DELTA_NET, saved
 
@@ -34,9 +34,9 @@ def plain_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding otherwise changes nothing of a list of numbers."""
     from contextlib import nullcontext
 
-    from mill.models.prefix import verification
+    from mill.models.prefix import paths
 
-    monkeypatch.setattr(verification, "rounded_otherwise", lambda model: nullcontext())
+    monkeypatch.setattr(paths, "rounded_otherwise", lambda model: nullcontext())
 
 
 def test_a_row_beyond_four_times_the_noise_fails(plain_model: None) -> None:

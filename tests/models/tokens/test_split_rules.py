@@ -11,9 +11,8 @@ import regex  # type: ignore[import-untyped, unused-ignore]
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mill.models.tokens import split_rules
-from mill.models.tokens.pieces import Pieces
-from mill.models.tokens.split_rules import rules_are_local
+from mill.models.tokens import pieces
+from mill.models.tokens.pieces import Pieces, rules_are_local
 from tests.models.tokens.test_pieces import LLAMA3, byte_level, trained, whole
 
 ENDINGS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
@@ -61,7 +60,7 @@ def test_patterns_of_todays_families_are_local(name: str) -> None:
 def test_no_known_alternative_matches_a_newline_and_a_letter_after_it() -> None:
     letters = random.Random(1)
     texts = ["".join(letters.choices("ab1\n\n .'/,!", k=40)) for _ in range(300)]
-    for alternative in split_rules._LOCAL_ALTERNATIVES:
+    for alternative in pieces._LOCAL_ALTERNATIVES:
         pattern = regex.compile(alternative, regex.VERSION1)
         crossing = [one for text in texts for one in pattern.findall(text) if re.search(r"\n[a-z0-9]", one)]
         assert not crossing, (alternative, crossing[:3])

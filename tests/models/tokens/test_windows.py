@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.models.tokens.pairs import with_prefix
-from mill.models.tokens.windows import rolling_windows
+from mill.models.tokens.tokenizer import rolling_windows
 
 BOS = 0
 

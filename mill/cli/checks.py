@@ -1,24 +1,27 @@
-"""What the check commands share: their options, and how a check is made, shown and tested against rules."""
+"""The commands of checks: their options, and how a check is made, shown and tested against rules."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from mill.api.errors import SpecError
 from mill.api.printing import echo
 from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
+from mill.checks.kinds import CheckKind, Given
 from mill.checks.result import Check
-from mill.checks.subjects import TOP_LOGPROBS, CheckConfig
-from mill.cli.interrupt import interrupted
+from mill.checks.subjects import check_config
+from mill.cli.interrupts import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import merge
+from mill.options.option import options_of
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
@@ -34,10 +37,6 @@ _AFTER = ("wait", "fresh", "quiet")
 def rule_options() -> Decorator:
     """The rules of a check; the same for commands that make a check and for those that read one."""
     return options(RULES, CheckOptions)
-
-
-def forced_option() -> Decorator:
-    return option("forced_tokens", CheckOptions)
 
 
 def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorator:
@@ -63,30 +62,36 @@ def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorato
     )
 
 
-@dataclass(frozen=True)
-class PreparedCheck:
-    """A check command after its options are read: what the models are sent, and the rules for the result."""
+def check_command(kind: CheckKind) -> click.Command:
+    """The command of a kind of check: its own options, then those of every check."""
 
-    config: CheckConfig
-    rules: list[Rule]
-    options: CheckOptions
+    @click.pass_context
+    def run(ctx: click.Context, /, **values: Any) -> int:
+        return _run(ctx, kind, values)
+
+    own = [option(name, kind.Options) for name in options_of(kind.Options)]
+    shared = [option(name, CheckOptions) for name in kind.takes]
+    decorate = with_options([*own, *shared, check_options(kind.prompts, chat=kind.chat)])
+    about = inspect.cleandoc(kind.__doc__ or "")
+    return click.command(kind.name, help=about, epilog=kind.examples)(decorate(run))
 
 
-def read_options(
-    ctx: click.Context,
-    values: Mapping[str, Any],
-    *,
-    default_prompts: str,
-    top_logprobs: int | None = TOP_LOGPROBS,
-) -> PreparedCheck:
-    """Refuse bad options before a model is opened. `top_logprobs` are requested for every generated token."""
+def _run(ctx: click.Context, kind: CheckKind, values: Mapping[str, Any]) -> int:
+    """Refuse bad options before a model is opened; then make the check, show it, save it, and test it against its rules."""
     options = CheckOptions(**merge(given_options(ctx, values, CheckOptions)))
     load_builtin()
     load_files(tuple(options.task_paths))
     rules = parse_rules(options.fail_on, options.require)
     check_names(rules)
-    selection = select_prompts(options.prompts, options.tasks, default_prompts)
-    return PreparedCheck(options.config(selection, top_logprobs=top_logprobs), rules, options)
+    selection = select_prompts(options.prompts, options.tasks, kind.prompts)
+    config = check_config(options, selection, top_logprobs=kind.top_logprobs)
+    own = {name: values[name] for name in options_of(kind.Options) if values[name] is not None}
+    typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    try:
+        check = kind.make(Given(kind.Options(**own), options, config, typed))
+    except KeyboardInterrupt:
+        raise interrupted() from None
+    return _finish(check, options, rules)
 
 
 def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: str) -> Selection:
@@ -97,26 +102,21 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
     return Selection(select_suites(prompts or [default]), ())
 
 
-def finish(prepared: PreparedCheck, make: Callable[[], Check]) -> int:
-    """Make a check, show it, save it, and test it against its rules."""
+def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
     from mill.report.checks import print_check
     from mill.report.markdown import summary_markdown
 
-    try:
-        check = make()
-    except KeyboardInterrupt:
-        raise interrupted() from None
-    root = prepared.config.output_dir
+    root = Path(options.output_dir)
     written = [check.save(root)]
     print_check(check)
-    if prepared.options.report:
+    if options.report:
         from mill.report.html import write_report
 
         written.append(write_report([check], written[0].with_name("report.html"), root=root))
     for file in written:
         echo(f"written: {file}")
-    add_summary(summary_markdown(check, judge(check, prepared.rules)))
-    return end(check, prepared.rules, strict=prepared.options.strict)
+    add_summary(summary_markdown(check, judge(check, rules)))
+    return end(check, rules, strict=options.strict)
 
 
 def end(check: Check, rules: Sequence[Rule], *, strict: bool) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 
 import pytest
 
 from mill.api import warnings
-from mill.models.http import Failure, client, retry_budget
-from mill.models.http.retry_budget import LONGEST_REFUSAL_S, RetryBudget
+from mill.models.http import Client, Failure, Reply, policy
+from mill.models.http.policy import LONGEST_REFUSAL_S, ServerPolicy
 from tests.servers import FaultServer, post_all, status
 
 BUSY = Failure("http", "HTTP 429: busy", status=429)
@@ -18,13 +19,23 @@ class RefusedClient:
     """A client that is always refused, on a clock that advances by its pauses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.retry_budget = 0.0, RetryBudget(clock=lambda: self.now)
+        self.now, self.policy = 0.0, ServerPolicy(Client("http://h"), clock=lambda: self.now)
         self.reports: list[tuple[float, str]] = []
-        monkeypatch.setattr(retry_budget, "warn", lambda text: self.reports.append((self.now, text)))
+        monkeypatch.setattr(policy, "warn", lambda text: self.reports.append((self.now, text)))
 
     def refuse(self, pause: float, failure: Failure = BUSY) -> None:
-        self.retry_budget.refused(failure, "http://h", pause)
+        self.policy.refused(failure, pause)
         self.now += pause
+
+    def succeed(self) -> None:
+        async def fine() -> Reply:
+            return Reply({}, 0.0)
+
+        async def call() -> None:
+            self.policy.open()
+            await self.policy.call(fine)
+
+        asyncio.run(call())
 
     def until_given_up(self, pause: float) -> str:
         while self.now < 10 * LONGEST_REFUSAL_S:
@@ -67,7 +78,7 @@ def test_any_success_resets_the_count(refused: RefusedClient) -> None:
     """The twin: a server that accepts some calls is busy, not closed."""
     for _ in range(40):
         refused.refuse(60.0)
-        refused.retry_budget.succeeded()
+        refused.succeed()
     assert refused.now == 2400
 
 
@@ -86,9 +97,9 @@ def test_a_retry_after_above_the_limit_fails_at_once(refused: RefusedClient) -> 
 
 def test_all_calls_of_a_client_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of one second in all, not one second for each call."""
-    monkeypatch.setattr(retry_budget, "LONGEST_REFUSAL_S", 1.0)
-    monkeypatch.setattr(retry_budget, "REPORTED_AFTER_S", 0.1)
-    monkeypatch.setattr(client, "THROTTLED_ATTEMPTS", 10**6)
+    monkeypatch.setattr(policy, "LONGEST_REFUSAL_S", 1.0)
+    monkeypatch.setattr(policy, "REPORTED_AFTER_S", 0.1)
+    monkeypatch.setattr(policy, "THROTTLED_ATTEMPTS", 10**6)
     collected = warnings.CollectingHandler()
     monkeypatch.setattr(warnings.logger, "handlers", [collected])
     with FaultServer(lambda *_: status(429, "busy", Retry_After="0.2")) as server:

@@ -1,0 +1,313 @@
+"""What is done where a server fails: calls are sent again, fewer are in flight, the server is checked, or waited for.
+
+A request that fails while others succeed is an error. While the server may be the cause, the error is held back: a run that
+ends because its server is broken must not record the requests as errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Protocol
+
+from mill.api.batching import GIVE_UP_AFTER, Completed
+from mill.api.budget import BudgetReached, CallGate
+from mill.api.errors import ModelBroken, ServerBroken, ServerGone
+from mill.api.request import Request
+from mill.api.response import Response
+from mill.api.warnings import warn
+from mill.models.http.failures import Failure
+from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
+
+if TYPE_CHECKING:
+    from mill.models.http.client import Client, Reply
+
+ATTEMPTS = 6
+THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
+TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
+LONGEST_REFUSAL_S = 600.0  # of a server that refuses every call (429, 503)
+REPORTED_AFTER_S, REPORTED_EVERY_S = 10.0, 60.0
+FORGOTTEN_AFTER_S = 60.0  # without a call for so long after the pause, the next refusal starts a new count
+FAILURES_IN_A_ROW = 16  # before the canary is sent
+RECHECK_PAUSES_S = (1.0, 4.0)  # between canary requests, before the server counts as broken
+LONG_CHECK_S = 30.0  # a check that takes this long is not repeated
+MAX_OUTAGES = 2  # in a row, before the request that was sent alone counts as the cause
+MAX_CRASHING = 3  # such requests in a row, before the server counts as broken
+
+
+class PolicedServer(Protocol):
+    """What the policy needs of a server."""
+
+    base_url: str
+    client: Client
+    canary: Request | None
+    """A request that the server has answered."""
+
+    async def send(self, request: Request) -> Response:
+        """The response to a request; a failure is a response too."""
+
+    def verify(self) -> None:
+        """Raise where the server is unreachable or has another model than before. Runs in a thread."""
+
+    def wait_for_server(self, gone: ServerGone) -> None:
+        """Return when the server is back with the same model; raise where it does not return."""
+
+
+@dataclass
+class Calls:
+    """Totals over the calls of one request, and why the last one was retried. `before_retry` may refuse one by raising."""
+
+    retries: int = 0
+    retry_reason: str | None = None
+    seconds: float = 0.0
+    before_retry: Callable[[], None] | None = None
+
+
+_calls: ContextVar[Calls | None] = ContextVar("calls", default=None)
+
+
+@contextmanager
+def counted_calls(before_retry: Callable[[], None] | None = None) -> Iterator[Calls]:
+    """Count the calls that the code in this block makes, in all coroutines it awaits."""
+    calls = Calls(before_retry=before_retry)
+    token = _calls.set(calls)
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
+class ServerPolicy:
+    """Watches every call and every request to one server, on one event loop at a time. Without a server, calls are retried
+    and nothing is checked.
+
+    | state | entered when | what happens | left when |
+    | --- | --- | --- | --- |
+    | untested | no request has succeeded yet | requests pass | a request succeeds: closed; the first `GIVE_UP_AFTER` all fail: open |
+    | closed | a request or a check succeeds | requests pass; a failure is an error of its request | a connection fails or `FAILURES_IN_A_ROW` requests fail: half-open |
+    | half-open, connection | a connection was cut or refused | one `verify` runs, all calls wait | same model: closed; unreachable: open (ServerGone); another model: open (ModelError) |
+    | half-open, canary | too many requests failed in a row | the canary is sent, all requests wait | it succeeds: closed; only after a pause: open (ServerGone, there was an outage); not at all: open (ServerBroken) |
+    | open | see above | the error is raised by every call that waits; after ServerGone the server is waited for | requests without a response are sent again, on a new event loop |
+    """  # noqa: E501
+
+    def __init__(
+        self, client: Client, server: PolicedServer | None = None, gate: CallGate | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._client, self._server, self._gate, self._clock = client, server, gate, clock
+        self._failures = 0  # of requests, in a row
+        self._healthy_at = 0.0  # when the server was last known to be healthy
+        self._held: deque[tuple[float, Request, Response]] = deque()  # failures since then
+        self._budget_reached = False
+        self._refused_since: float | None = None
+        self._refusal_due = self._reported = float("-inf")
+
+    def open(self) -> None:
+        """For a new event loop, to which locks belong."""
+        maximum = self._client.concurrency
+        self._limiter = ConcurrencyLimiter(maximum, first=maximum if self._client.steady else FIRST_LIMIT)
+        self._connection_check, self._canary_check = asyncio.Lock(), asyncio.Lock()
+        self._verified = 0
+        self._error: Exception | None = None
+
+    # Single calls, of which a request may need several.
+
+    async def call(self, send: Callable[[], Awaitable[Reply]]) -> Reply:
+        """A call within the concurrency limit, retried with a growing pause while its Failure is transient. After a failed
+        connection the server is verified before its next response counts: another server may have replaced it."""
+        pause, tries, first, calls = FIRST_PAUSE_S, Counter[int](), None, _calls.get() or Calls()
+        while True:
+            await self._limiter.enter()
+            ok, sent = False, time.perf_counter()
+            first = sent if first is None else first
+            try:
+                reply = await send()
+                async with self._connection_check:  # the response may come from another server at the same address
+                    self._raise_error()
+                ok, self._refused_since = True, None
+                calls.seconds += sent - first + reply.seconds
+                return reply.after(sent - first, tries.total() + 1)
+            except Failure as failure:
+                if failure.unreachable:
+                    await self._connection_failed()
+                limit = _max_attempts(failure)
+                tries[limit] += 1  # each kind of failure has its own count
+                if not failure.transient or tries[limit] >= limit:
+                    raise
+                if failure.throttled:
+                    self.refused(failure, failure.retry_after or pause)
+                    await self._limiter.push_back(failure.retry_after)
+                if failure.kind != "connection" and calls.before_retry is not None:  # else it was never sent
+                    calls.before_retry()
+                reason = str(failure)
+            finally:
+                await self._limiter.leave(ok=ok)
+            calls.retries += 1
+            calls.retry_reason = reason
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def _connection_failed(self) -> None:
+        """Verify the server, unless another call did so meanwhile."""
+        if self._server is None or not self._client.verifies:
+            return
+        verified = self._verified
+        async with self._connection_check:
+            if self._error is None and verified == self._verified:
+                try:
+                    await asyncio.to_thread(self._server.verify)
+                except Exception as error:
+                    self._error = error
+                self._verified += 1
+            self._raise_error()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def refused(self, failure: Failure, pause: float) -> None:
+        """Count a refusal that is followed by a pause of so many seconds, from the first refusal since a call succeeded;
+        raises where the total would exceed the limit."""
+        now = self._clock()
+        if self._refused_since is None or now > self._refusal_due + FORGOTTEN_AFTER_S:
+            self._refused_since = now
+        waited = now - self._refused_since
+        if (failure.retry_after or 0.0) > LONGEST_REFUSAL_S:
+            requested = f"the server asks to wait {failure.retry_after:.0f} s"
+            raise _exhausted(failure, f"{requested}, longer than {LONGEST_REFUSAL_S:.0f} s")
+        if waited + pause > LONGEST_REFUSAL_S:
+            raise _exhausted(failure, f"the server has refused every request for {waited:.0f} s")
+        self._refusal_due = now + pause
+        if waited + pause >= REPORTED_AFTER_S and now >= self._reported + REPORTED_EVERY_S:
+            self._reported = now
+            warn(
+                f"{self._client.name or self._client.base_url} refuses requests ({failure}): waited {waited:.0f} s, "
+                f"next retry in {pause:.0f} s, for {LONGEST_REFUSAL_S:.0f} s at most"
+            )
+
+    # Requests.
+
+    def stream(self, requests: Sequence[Request]) -> Iterator[Completed]:
+        """Every request with its response, also through outages. Where the gate refuses one, what is in flight is awaited,
+        and the others get no response.
+
+        A request may crash the server: after an outage without any response, requests are sent one by one, and one on which
+        the server crashes repeatedly is an error.
+        """
+        assert self._server is not None
+        outages = crashing = 0
+        left = {request.key: request for request in requests}
+        while left and not self._budget_reached:
+            completed = 0
+            sent = list(left.values())[: 1 if outages else None]
+            try:
+                for request, response in self._send_all(self._server, sent):
+                    completed += 1
+                    del left[request.key]
+                    yield request, response
+                outages = crashing = 0
+            except ServerBroken:
+                raise
+            except ServerGone as gone:
+                self._held.clear()  # the outage may be the cause: these requests are sent again
+                try:
+                    self._server.wait_for_server(gone)
+                except BudgetReached:
+                    return
+                outages = 0 if completed else outages + 1
+                if outages > MAX_OUTAGES:
+                    outages, crashing = 1, crashing + 1
+                    if crashing >= MAX_CRASHING:
+                        raise ModelBroken(f"{self._server.base_url} crashed on every request: {gone}") from gone
+                    del left[sent[0].key]
+                    yield sent[0], Response(error=f"the server crashed on this request {MAX_OUTAGES + 1} times")
+
+    def _send_all(self, server: PolicedServer, requests: Sequence[Request]) -> Iterator[Completed]:
+        async def send(request: Request) -> tuple[Response | None, float]:
+            """Without a response where the request, or its retry, may not be sent."""
+            try:
+                return await self._send(server, request), time.monotonic()
+            except BudgetReached:
+                self._budget_reached = True
+                return None, time.monotonic()
+
+        for request, (response, completed) in self._client.run_all(takewhile(self._admitted, requests), send, self):
+            if response is None:
+                continue
+            if response.failed:
+                self._held.append((completed, request, response))
+            else:
+                yield request, response
+            yield from self._release(self._healthy_at)
+        canary = server.canary
+        if self._held and canary is not None:
+            try:
+                for _ in self._client.run_all([canary], lambda canary: self._check_canary(server, canary), self):
+                    pass
+            except BudgetReached:
+                self._budget_reached = True
+                self._held.clear()  # nothing shows that these requests are the cause
+        yield from self._release(time.monotonic())
+
+    def _admitted(self, request: Request) -> bool:
+        self._budget_reached = self._budget_reached or (self._gate is not None and not self._gate.admit(request))
+        return not self._budget_reached
+
+    def _release(self, healthy_at: float) -> Iterator[Completed]:
+        """Failures from before the server was last healthy are errors of their requests."""
+        while self._held and self._held[0][0] <= healthy_at:
+            _, request, response = self._held.popleft()
+            yield request, response
+
+    async def _send(self, server: PolicedServer, request: Request) -> Response:
+        """The response to a request; raises where the server fails, not the request."""
+        async with self._canary_check:
+            started = time.monotonic()
+        response = await server.send(request)
+        async with self._canary_check:
+            if not response.failed:
+                self._failures, self._healthy_at = 0, max(self._healthy_at, started)
+                if server.canary is None or len(request.text) < len(
+                    server.canary.text
+                ):  # a short one is cheap to send again
+                    server.canary = request
+                return response
+            self._failures += 1
+            if server.canary is not None and self._failures % FAILURES_IN_A_ROW == 0:
+                await self._check_canary(server, server.canary)
+            elif server.canary is None and self._failures >= GIVE_UP_AFTER:
+                raise ModelBroken(f"the server failed on each of the first {self._failures} requests: {response.error}")
+        return response
+
+    async def _check_canary(self, server: PolicedServer, canary: Request) -> None:
+        """Send a request that the server answered before: where it fails now, the server is broken, not the requests."""
+        started = time.monotonic()
+        for pause in (0.0, *RECHECK_PAUSES_S):
+            await asyncio.sleep(pause)
+            error = (await server.send(canary)).error
+            if error is None and pause:
+                raise ServerGone(f"{server.base_url} failed on every request for a while")
+            if error is None:
+                self._healthy_at = max(self._healthy_at, started)
+                return
+            if time.monotonic() - started > LONG_CHECK_S:
+                break
+        raise ServerBroken(f"{server.base_url} fails on every request, even on one that it answered before: {error}")
+
+
+def _max_attempts(failure: Failure) -> int:
+    if failure.throttled:
+        return THROTTLED_ATTEMPTS
+    return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
+
+
+def _exhausted(failure: Failure, why: str) -> Failure:
+    return Failure(failure.kind, f"{failure}; {why}", status=failure.status, retry_after=failure.retry_after)
