@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from mill.api.registry import tasks
+from mill.checks.kinds import kind_of
 from mill.cli.main import cli, run
 from mill.models.spec.open import load_model_from_file, open_model, resolve_spec
 from mill.models.spec.parse import Spec, make_spec, parse_spec
+from mill.options.option import options_of
 from tests.servers import llama_server
 
 OLLAMA = "http://127.0.0.1:11434"
@@ -150,10 +152,8 @@ def test_the_check_commands_are_parsed_as_documented(line: str, expected: dict[s
 
 
 def test_default_levels_and_runs_are_the_documented_ones() -> None:
-    commands = {name: cli.get_command(None, name) for name in ("stress", "determinism")}  # type: ignore[arg-type]
-    defaults = {name: {p.name: p.default for p in command.params} for name, command in commands.items() if command}
-    assert defaults["stress"]["concurrency"] == "1,2,4,8,16"
-    assert defaults["determinism"]["runs"] == 100
+    assert options_of(kind_of("stress").Options)["concurrency"].default == "1,2,4,8,16"
+    assert options_of(kind_of("determinism").Options)["runs"].default == 100
 
 
 def test_determinism_on_a_llama_server_runs_as_printed(demo_weights: Path, tmp_path: Path) -> None:

@@ -174,7 +174,6 @@ _BY_GROUP: dict[str, dict[str, MetricInfo]] = {
 """The rows of tables, in their order: what matters most is first in each group."""
 
 RATIOS = ("ppl_ratio", "word_ppl_ratio")
-SEVERITIES = "severities"  # the row of counts by severity, behind the similarity of texts; it is no metric
 METRICS = {name: info for group in _BY_GROUP.values() for name, info in group.items()}
 GROUPS = {group: list(infos) for group, infos in _BY_GROUP.items()}
 AGAINST = [name for name, info in METRICS.items() if info.against]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import mill
 from mill.api.errors import MillError, MissingPackage
-from mill.api.printing import one_line
+from mill.api.printing import echo_data, one_line
 from mill.api.ranks import rank
 from mill.api.secrets import redact_text
 from mill.api.warnings import logger, warn
@@ -80,7 +80,7 @@ def _export(folder: RunFolder, target: Target) -> None:
 def main() -> None:
     folder, root, name, address = json.load(sys.stdin)
     try:
-        print(track(ExportedRun.read(RunFolder(Path(folder), Path(root))), Target(name, address)))
+        echo_data(f"{track(ExportedRun.read(RunFolder(Path(folder), Path(root))), Target(name, address))}\n")
     except MillError as error:
         sys.exit(str(error))
 

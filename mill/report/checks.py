@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.printing import printable
-from mill.checks.glossary import GROUPS, METRICS, SEVERITIES, counted, format_interval, format_value, title
+from mill.checks.glossary import GROUPS, METRICS, counted, format_interval, format_value, title
 from mill.checks.kinds import explain
 from mill.checks.pairing import EMPTY, FAILED
 from mill.checks.result import Check, Variant
@@ -98,13 +98,12 @@ def metric_groups(variants: Sequence[Variant], between: str = "–") -> list[tup
         others = dict.fromkeys(name for one in variants for name in one.metrics if name not in METRICS)
         shown = (*names, *others) if group == "answers" else names  # the metrics of tasks, which claims may be about
         rows = [row for name in shown if (row := _row(variants, name, between)) is not None]
+        rows += [row for row in [_severities(variants)] if row is not None and group == "text"]
         found += [(group, rows)] if rows else []
     return found
 
 
 def _row(variants: Sequence[Variant], name: str, between: str) -> MetricRow | None:
-    if name == SEVERITIES:
-        return _severities(variants)
     if not any(_is_shown(variant, name) for variant in variants):
         return None
     about = METRICS[name].about if name in METRICS else ""

@@ -353,6 +353,32 @@ def read_row(line: bytes) -> SampleRow:
         raise ValueError(str(error)) from error
 
 
+def read_any_row(line: bytes) -> SampleRow:
+    """A line as it may be in a file of someone else: columns of other types than mill's count as absent. Raises ValueError
+    for a line without an id."""
+    with contextlib.suppress(ValueError):
+        return read_row(line)
+    try:
+        data = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    given = data if isinstance(data, dict) else {}
+    known = {one.name: given[one.name] for one in msgspec.structs.fields(SampleRow) if one.name in given}
+    kinds = {one.name: one.type for one in msgspec.structs.fields(SampleRow)}
+    fitting = {name: value for name, value in known.items() if _fits(value, kinds[name])}
+    return read_row(_encode({"prompt": "", "keys": [], **fitting}))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if kind is msgspec.Raw:
+        return True
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 def _upgraded(row: SampleRow, line: bytes) -> SampleRow:
     """A row of a version that wrote neither status, flags and means nor the digest of the data."""
     row.flags = row.flags or _flags_of(row)
@@ -427,7 +453,25 @@ def whole_row(data: Any, where: object) -> SampleRow:
     convert(data, _WholeRow, where, RunError)
     columns = unescaped(data)
     row = SampleRow(**{name: columns[name] for name in _FIELDS if columns.get(name) is not None or name in _REQUIRED})
+    _refuse_uneven(row, where)
     return row if row.status else _upgraded(row, _encode(columns))
+
+
+def _refuse_uneven(row: SampleRow, where: object) -> None:
+    """Refuse repeats, responses and results of tools that do not belong together."""
+    keys, responses = row.keys, row.responses
+    if not keys or not all(keys):
+        raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
+    if len(responses) != len(keys) or any(len(repeat) > len(names) for repeat, names in zip(responses, keys, strict=True)):
+        raise RunError(f"{where} is not valid: responses: a response for each of the keys is needed")
+    if row.judgements and len(row.judgements) != len(keys):
+        raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
+    for number, repeat in enumerate(responses):
+        for index, response in enumerate(repeat):
+            results = response.get("tool_results")
+            if results and len(results) != len(response.get("tool_calls") or ()):
+                path = f"responses[{number}][{index}].tool_results"
+                raise RunError(f"{where} is not valid: {path}: a result for each of the calls is needed")
 
 
 def with_status(columns: Mapping[str, Any], row: SampleRow) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.batching import describe
-from mill.api.errors import RunError
 from mill.api.registry import metrics
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response, encode_float
@@ -338,22 +337,14 @@ def _encoded(value: Value) -> Any:
 
 def sample_of(row: SampleRow, where: object = "a sample") -> RunSample:
     """The sample in memory, with what scoring has found. `where` names the row in a message."""
-    keys, given = row.keys, plain(row.responses)
-    if not keys or not all(keys):
-        raise RunError(f"{where} is not valid: keys: a list of keys for each repeat is needed")
-    if len(given) != len(keys) or any(len(repeat) > len(names) for repeat, names in zip(given, keys, strict=True)):
-        raise RunError(f"{where} is not valid: responses: a response for each of the keys is needed")
-    judgements = plain(row.judgements)
-    if judgements and len(judgements) != len(keys):
-        raise RunError(f"{where} is not valid: judgements: a list for each repeat is needed")
     return RunSample(
         Sample(row.id, plain(row.doc)),  # type: ignore[arg-type]
         plain(row.target),
         row.unrendered or row.prompt,
         row.continuations,
-        keys,
-        _responses(given, where),
-        judgements,
+        row.keys,
+        [[read_response(response, where) for response in repeat] for repeat in plain(row.responses)],
+        plain(row.judgements),
         sent=row.prompt,
         prompts=row.prompts,
         messages=plain(row.messages),
@@ -378,16 +369,6 @@ def _value(value: Any) -> Value:
         return (parts[0], parts[1]) if len(parts) == 2 and None not in parts else Opaque(value)  # type: ignore[return-value]
     found = math.nan if value == "NaN" else number(value)
     return found if found is not None or value is None else Opaque(value)
-
-
-def _responses(given: Sequence[Sequence[Any]], where: object) -> list[list[Response]]:
-    responses = [[read_response(response, where) for response in repeat] for repeat in given]
-    for repeat, of_repeat in enumerate(responses):
-        for index, response in enumerate(of_repeat):
-            if response.tool_results and len(response.tool_results) != len(response.tool_calls):
-                path = f"responses[{repeat}][{index}].tool_results"
-                raise RunError(f"{where} is not valid: {path}: a result for each of the calls is needed")
-    return responses
 
 
 def write_samples(folder: RunFolder, model: str, task: str, samples: Iterable[RunSample], *, sync: bool = True) -> None:

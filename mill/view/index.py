@@ -21,7 +21,7 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.storage import open_regular, read_lines
 from mill.api.warnings import warn
-from mill.runs.sample_row import STATUSES, read_row
+from mill.runs.sample_row import STATUSES, read_any_row
 from mill.view.database import Database
 from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
@@ -266,7 +266,7 @@ class _FileReader:
 
     def _add(self, offset: int, line: bytes) -> None:
         try:
-            row = read_row(line)
+            row = read_any_row(line)
         except ValueError:
             self.damaged += 1
             return

@@ -13,7 +13,7 @@ from mill.api.storage import open_regular
 from mill.api.validate import parse_json
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
-from mill.runs.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_row, unescaped, with_status
+from mill.runs.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_any_row, unescaped, with_status
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
 from mill.view.overview import summed
@@ -141,7 +141,7 @@ def excerpt(index: ResultsIndex, row: Mapping[str, Any]) -> dict[str, Any]:
     if row["length"] > LONGEST_LISTED:
         return {"response": None, "target": None}
     try:
-        sample = read_row(raw_line(index, row)[1])
+        sample = read_any_row(raw_line(index, row)[1])
     except (RunError, ValueError):  # the file changes: the next version of the list has it
         return {"response": None, "target": None}
     answer, target = sample.error or sample.response or sample.chosen, plain(sample.target)
@@ -172,7 +172,7 @@ def read_line(index: ResultsIndex, row: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or str(data.get("id")).encode("utf-8", "backslashreplace").decode() != row["name"]:
         raise RunError(f"{path} has changed: the index is being brought up to date")
     try:
-        return with_status(unescaped(data), read_row(raw))
+        return with_status(unescaped(data), read_any_row(raw))
     except ValueError as error:
         raise RunError(f"{path} at byte {row['offset']} is not a sample: {error}") from error
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mill.api.errors import MillError
-from mill.runs.sample_row import read_row
+from mill.runs.sample_row import read_any_row
 from mill.view.index import ResultsIndex
 from mill.view.queries import raw_line
 
@@ -52,7 +52,7 @@ def _texts(index: ResultsIndex, rows: list[Any]) -> Iterator[tuple[int, str, str
     """A line that cannot be read has no words."""
     for row in rows:
         try:
-            one = read_row(raw_line(index, row)[1])
+            one = read_any_row(raw_line(index, row)[1])
         except (MillError, ValueError):
             continue
         written = "\n".join(filter(None, (one.reasoning, one.response, one.chosen)))

@@ -231,9 +231,9 @@ async def _events(request: web.Request) -> web.StreamResponse:
     viewer, closing = request.app[VIEWER], request.app[CLOSING]
     headers = {**HEADERS, "Content-Type": "text/event-stream"}
     response = web.StreamResponse(headers=headers)
-    await response.prepare(request)
     last = ""
-    with contextlib.suppress(ConnectionError):
+    with contextlib.suppress(ConnectionError):  # the page was closed, perhaps before its first event
+        await response.prepare(request)
         while not closing.is_set():
             text = json.dumps(await _in_thread(request, update, viewer))
             if text != last:

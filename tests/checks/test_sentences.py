@@ -12,7 +12,6 @@ from scipy import stats  # type: ignore[import-untyped]
 from mill.checks.answers import Answer
 from mill.checks.compare import compared
 from mill.checks.forced import ForcedGaps
-from mill.checks.glossary import GROUPS, METRICS, SEVERITIES
 from mill.checks.kinds import explain
 from mill.checks.measurements import forced_measurements
 from mill.checks.pairing import pair_up
@@ -163,8 +162,3 @@ def test_load_and_repeats() -> None:
     assert explain(Check("determinism", ["t"], [same]), same) == [
         "4 prompts got the same answer in all of 5 runs; up to 60.2 % of other prompts may not (95 % interval)."
     ]
-
-
-def test_every_metric_is_in_one_group_of_the_table() -> None:
-    grouped = [name for names in GROUPS.values() for name in names if name != SEVERITIES]
-    assert sorted(grouped) == sorted(METRICS)

@@ -38,6 +38,7 @@ def test_vllm_on_a_ray_worker_answers_and_scores_images_like_hf(vllm_python: str
     records: list[Any] = []
     scores: list[Any] = []
     texts: list[Any] = []
+    plain_texts: list[Any] = []
     for python, spec, paths, options in runs:
         out = tmp_path / spec.partition("[")[0]
         command = toy(out, "toy_gen,toy_choice,shapes_mcq,shapes_mcq_gen", "--limit", "6", *options, model=spec)
@@ -46,7 +47,8 @@ def test_vllm_on_a_ray_worker_answers_and_scores_images_like_hf(vllm_python: str
         code, stderr = ended(process, 600)
         assert code == 0, stderr
         records.append(recorded(out))
-        for task, values, field in (("shapes_mcq", scores, "score"), ("shapes_mcq_gen", texts, "text")):
+        fields = (("shapes_mcq", scores, "score"), ("shapes_mcq_gen", texts, "text"), ("toy_gen", plain_texts, "text"))
+        for task, values, field in fields:
             (file,) = out.rglob(f"samples/{task}.jsonl")
             samples = [json.loads(line) for line in file.read_text().splitlines()]
             values.append([answer[field] for sample in samples for answer in sample["responses"][0]])
@@ -54,7 +56,8 @@ def test_vllm_on_a_ray_worker_answers_and_scores_images_like_hf(vllm_python: str
     assert distributed.keys() == local.keys() and len(local) == 16 + 24 + 6
     for key, answer in local.items():
         assert distributed[key].get("score") == pytest.approx(answer.get("score"), abs=1e-3)
-    print(records)
+    whole_characters = [[text.rstrip("\ufffd") for text in answers] for answers in plain_texts]
+    assert whole_characters[0] == whole_characters[1] and len(plain_texts[0]) == 4
     assert len(scores[1]) == 24 and len(set(scores[1])) > 12  # scores differ between images
     assert sum(a[:8] == b[:8] for a, b in zip(*texts, strict=True)) >= 5
 

@@ -154,7 +154,6 @@ def test_a_claim_is_decided_again_by_scores_that_changed(
 
 def test_a_row_without_an_answer_is_refused_and_no_failure() -> None:
     """It would never have a score, so that the claim could never be decided."""
-    record = SimpleNamespace(sample=SimpleNamespace(id=3))
-    scored = SimpleNamespace(error=None, values={"exact_match": [None]}, record=record)
+    scored = SimpleNamespace(error=None, values={"exact_match": [None]}, sample=SimpleNamespace(id=3))
     with pytest.raises(RunError, match="--decide needs a score of every sample: 3 has none of exact_match"):
         value_range(cast(RunSample, scored), "exact_match")
