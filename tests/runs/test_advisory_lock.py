@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,10 +80,8 @@ def write_heartbeat(folder: RunFolder, entry: dict[str, Any], name: str = "other
     return path
 
 
-def turn_comes(
-    folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",), silence: Callable[[], None] = lambda: None
-) -> bool:
-    """Whether a turn comes within so many seconds; afterwards the way is made free, once whoever gives signs is silenced."""
+def turn_comes(folder: RunFolder, within: float, tasks: tuple[str, ...] = ("t",)) -> bool:
+    """Whether a turn comes within so many seconds; afterwards the way is made free."""
     came, free = threading.Event(), threading.Event()
 
     def take() -> None:
@@ -94,7 +93,6 @@ def turn_comes(
     thread.start()
     found = came.wait(within)
     if not found:
-        silence()
         for file in (folder.path / "working").glob("other*.json"):
             file.unlink()
     free.set()
@@ -108,8 +106,11 @@ def left(folder: RunFolder) -> list[str]:
 
 
 def test_three_commands_at_once_compute_each_answer_once(undisturbed: Path, tmp_path: Path) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    runs = [start(out, log, delay=0.005) for _ in range(3)]
+    out, log, hold = tmp_path / "out", tmp_path / "log", tmp_path / "hold"
+    hold.write_text("9")
+    runs = [start(out, log, env={"TOY_HOLD": str(hold)}) for _ in range(3)]
+    until(lambda: stderr_of(log).count("waiting for it to end") == 2, "notice of two that wait")
+    hold.write_text("1000")
     assert [run.wait(PATIENCE_S) for run in runs] == [0, 0, 0], stderr_of(log)
     assert Counter(computed(log)) == Counter(recorded(undisturbed).keys())
     assert_same_end(out, undisturbed)
@@ -118,12 +119,11 @@ def test_three_commands_at_once_compute_each_answer_once(undisturbed: Path, tmp_
     assert [(entry["ended"], entry["failed"]) for entry in entries] == [("finished", 0)] * 3
     assert sorted(entry["computed"] for entry in entries) == [0, 0, len(recorded(undisturbed))]
     assert {entry["known"] + entry["computed"] for entry in entries} == {len(recorded(undisturbed))}
-    assert "waiting for it to end" in stderr_of(log)
 
 
 def test_other_tasks_of_the_same_run_are_not_waited_for(tmp_path: Path) -> None:
     out, slow, quick = tmp_path / "out", tmp_path / "slow", tmp_path / "quick"
-    at_work = start(out, slow, tasks="toy_gen,toy_text", delay=0.2)
+    at_work = start(out, slow, tasks="toy_gen,toy_text", env={"TOY_HOLD": "9"})
     until_first_response(at_work, slow)
     assert start(out, quick, tasks="toy_choice").wait(PATIENCE_S) == 0
     assert at_work.poll() is None and "waiting" not in stderr_of(quick)
@@ -136,30 +136,31 @@ def test_other_tasks_of_the_same_run_are_not_waited_for(tmp_path: Path) -> None:
 
 def test_a_waiter_continues_at_once_when_the_one_at_work_is_killed(undisturbed: Path, tmp_path: Path) -> None:
     out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
-    at_work = start(out, first, delay=0.05)
+    at_work = start(out, first, env={"TOY_HOLD": "9"})
     until_first_response(at_work, first, answers=9)
     waiter = start(out, second)
     until(lambda: "waiting for it to end" in stderr_of(second), "the notice")
     assert f"process {at_work.pid} on " in stderr_of(second)
     assert not computed(second)
     kill(at_work)
-    known, began = recorded(out), time.monotonic()
+    known = recorded(out)
     assert known
-    assert waiter.wait(PATIENCE_S) == 0
-    assert time.monotonic() - began < locks.SILENCE_S / 2
+    assert waiter.wait(locks.SILENCE_S / 2) == 0
     assert Counter(computed(second)) == Counter(recorded(undisturbed).keys() - known.keys())
     assert_same_end(out, undisturbed)
     assert not leftovers(out)
 
 
 def test_a_waiter_that_is_terminated_leaves_the_other_in_peace(undisturbed: Path, tmp_path: Path) -> None:
-    out, first, second = tmp_path / "out", tmp_path / "first", tmp_path / "second"
-    at_work = start(out, first, delay=0.008)
+    out, first, second, hold = tmp_path / "out", tmp_path / "first", tmp_path / "second", tmp_path / "hold"
+    hold.write_text("9")
+    at_work = start(out, first, env={"TOY_HOLD": str(hold)})
     until_first_response(at_work, first)
     waiter = start(out, second)
     until(lambda: "waiting for it to end" in stderr_of(second), "the notice")
     waiter.send_signal(signal.SIGTERM)
     assert waiter.wait(PATIENCE_S) == 143
+    hold.write_text("1000")
     assert at_work.wait(PATIENCE_S) == 0
     assert not computed(second)
     assert_same_end(out, undisturbed)
@@ -189,41 +190,43 @@ def test_a_killed_process_that_its_parent_does_not_reap_is_not_waited_for(folder
     assert turn_comes(folder, within=15)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What is in the list is added to the time, and each wait for a turn adds a second."""
+    passed = [0.0]
+    monkeypatch.setattr(locks, "time", SimpleNamespace(monotonic=lambda: sum(passed), sleep=lambda _: passed.append(1.0)))
+    return passed
+
+
 def test_a_silent_process_of_another_machine_is_waited_for_a_while(
-    folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, other: dict[str, Any], clock: list[float]
 ) -> None:
-    monkeypatch.setattr(locks, "SILENCE_S", 0.6)
     path = write_heartbeat(folder, {**other, "machine": "elsewhere", "pid": 1})
-    began = time.monotonic()
-    assert turn_comes(folder, within=15)
-    assert time.monotonic() - began >= 0.6
+    assert turn_comes(folder, within=PATIENCE_S)
+    assert locks.SILENCE_S < sum(clock) < locks.SILENCE_S + 3
     assert not path.exists()
 
 
 def test_a_process_of_another_machine_that_gives_signs_is_waited_for(
-    folder: RunFolder, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, other: dict[str, Any], clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its beats, not by the times of the file, which another machine's clock may have made."""
-    monkeypatch.setattr(locks, "SILENCE_S", 1.5)
-    over = threading.Event()
+    beats, silent_from = itertools.count(1), 3 * locks.SILENCE_S
 
     def beat() -> None:
-        for number in itertools.count(2):
-            path = write_heartbeat(folder, {**other, "machine": "elsewhere", "beat": number}, name="draft")
-            os.utime(path, (1e9, 1e9))
-            path.replace(path.with_name("other.json"))
-            if over.wait(0.1):
-                return
+        path = write_heartbeat(folder, {**other, "machine": "elsewhere", "beat": next(beats)}, name="draft")
+        os.utime(path, (1e9, 1e9))
+        path.replace(path.with_name("other.json"))
 
-    write_heartbeat(folder, {**other, "machine": "elsewhere"})
-    thread = threading.Thread(target=beat)
-    thread.start()
+    def wait(_: float) -> None:
+        clock.append(1.0)
+        if sum(clock) < silent_from:
+            beat()
 
-    def silence() -> None:
-        over.set()
-        thread.join()
-
-    assert not turn_comes(folder, within=3, silence=silence)
+    monkeypatch.setattr(locks.time, "sleep", wait)
+    beat()
+    assert turn_comes(folder, within=PATIENCE_S)
+    assert silent_from + locks.SILENCE_S - 1 <= sum(clock) < silent_from + locks.SILENCE_S + 3
 
 
 def test_the_heartbeat_file_is_rewritten_and_then_removed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,12 +341,16 @@ def test_two_commands_call_a_judge_once(toy_here: Path, tmp_path: Path, monkeypa
             return {"question": sample.doc["question"], "answer": responses[0].text or "", "reference": self.target(sample)}
 
     registry.add("toy_judged", Judged)
-    monkeypatch.setenv("TOY_DELAY", "0.01")
+    hold = tmp_path / "hold"
+    hold.write_text("2")
+    monkeypatch.setenv("TOY_HOLD", str(hold))
     chosen, judge, out = select(["toy_judged"]), parse_spec("toy[path=judge]"), tmp_path / "out"
     runs = [prepare("toy[path=toy]", chosen, RenderSettings(), output_dir=out, judge=judge) for _ in range(2)]
     both = [threading.Thread(target=run.execute, kwargs={"quiet": True}) for run in runs]
     for thread in both:
         thread.start()
+    until(lambda: len([*out.glob("*/*/working/*.json")]) == 2, "second run that waits")
+    hold.write_text("1000")
     for thread in both:
         thread.join(PATIENCE_S)
     assert set(Counter(computed(toy_here)).values()) == {1}

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TOY = ROOT / "tests/toy.py"
@@ -47,15 +47,8 @@ def squeue(states: str = "all") -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE_S, f"{what} did not come"
-        time.sleep(0.1)
-
-
 def all_ended() -> None:
-    until(lambda: not squeue(), "the end of all jobs")
+    until(lambda: not squeue(), "end of all jobs")
 
 
 def logs(out: Path) -> str:
