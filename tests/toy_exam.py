@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from mill.api.registry import register_model, register_task, tasks
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Value
+from tests.waiting import hold
 
 SIZES = {"toy_exam_law": 2000, "toy_exam_math": 700, "toy_exam_art": 300}
 LIFTS = {"toy_exam_law": 0.0, "toy_exam_math": -0.25, "toy_exam_art": 0.2}
@@ -36,8 +36,10 @@ def is_right(subject: str, index: int, accuracy: float, changed: float, name: st
 
 @register_model("exam")
 class ExamModel(MillModel):
-    """Right on a share `accuracy` of the questions. Every computed request is a line in the file EXAM_LOG and takes
-    EXAM_DELAY seconds. Each EXAM_FAILS-th question fails."""
+    """Right on a share `accuracy` of the questions. Every computed request is a line in the file EXAM_LOG; request number
+    EXAM_HOLD of a process is not answered. Each EXAM_FAILS-th question fails."""
+
+    computed = 0
 
     def __init__(self, name: str = "exam", accuracy: float = 0.65, changed: float = 0.0, batch_size: int = 64):
         self.name, self.accuracy, self.changed, self.batch_size = name, accuracy, changed, batch_size
@@ -52,10 +54,11 @@ class ExamModel(MillModel):
 
     def _one(self, request: Request) -> Response:
         subject, number = request.text.split()
-        time.sleep(float(os.environ.get("EXAM_DELAY", 0)))
         if log := os.environ.get("EXAM_LOG"):
             with _LOG, Path(log).open("a") as handle:
                 handle.write(f"{self.name} {request.text}\n")
+        ExamModel.computed += 1
+        hold(ExamModel.computed, os.environ.get("EXAM_HOLD", ""))
         if (fails := os.environ.get("EXAM_FAILS")) and int(number) % int(fails) == 0:
             return Response(error="cannot answer this one")
         right = is_right(subject, int(number), self.accuracy, self.changed, self.name)

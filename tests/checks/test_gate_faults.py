@@ -136,18 +136,19 @@ def test_truncated_streams(gated: Gate, whole: bool, code: int, monkeypatch: pyt
         assert stressed(gated, "failure_rate>0", server) == code
 
 
-def test_stale_latencies(gated: Gate) -> None:
-    pause = [0.0]
+def test_stale_latencies(gated: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause, counter, pauses = [0.0], time.perf_counter, [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: counter() + sum(pauses))
 
     def answer(prompt: str) -> Any:
-        time.sleep(pause[0])
+        pauses.append(pause[0])
         return stream("so it is", whole=True)
 
     with FaultServer(served(answer)) as server:
-        assert stressed(gated, "latency_p50>1", server) == KEPT
-        assert stressed(gated, "latency_p50>1", server) == KEPT
-        pause[0] = 1.2
-        assert stressed(gated, "latency_p50>1", server) == BROKEN
+        assert stressed(gated, "latency_p50>100", server) == KEPT
+        assert stressed(gated, "latency_p50>100", server) == KEPT
+        pause[0] = 120.0
+        assert stressed(gated, "latency_p50>100", server) == BROKEN
 
 
 def test_a_graded_drop(gated: Gate) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CODE = """
-import atexit, sys, threading, time, types
+import atexit, sys, threading, types
 from pathlib import Path
 folder = Path(sys.argv.pop(1))
 class Torn(types.ModuleType):
@@ -17,7 +17,7 @@ class Torn(types.ModuleType):
         (folder / "torn").touch()  # when the interpreter frees its modules
 sys.modules["torch"] = Torn("torch")
 def late():
-    time.sleep(0.3)
+    threading.main_thread().join()
     (folder / "thread").touch()
 threading.Thread(target=late).start()
 atexit.register(lambda: (folder / "atexit").touch())

@@ -739,7 +739,7 @@ def test_a_closed_standard_output_gets_nothing(scored: Callable[..., tuple[int, 
 
 
 IN_DEL = """
-import os, signal, time
+import os, signal
 from mill.api.registry import register_model
 from tests.toy import ToyModel
 
@@ -758,7 +758,6 @@ class DyingModel(ToyModel):
         self.calls += 1
         if self.calls == 5:
             Dying()
-        time.sleep(0.02)
         return 1
 """
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from mill.cli.main import run
 from mill.schedule.jobs import active_jobs
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
@@ -317,8 +317,7 @@ def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> sub
     environment = {
         "PYTHONPATH": str(ROOT),
         "PATH": str(folder),
-        "TOY_N": "200",
-        "TOY_DELAY": "0.1",
+        "TOY_HOLD": "9",
         "TOY_LOG": str(folder / "log"),
     }
     command = [sys.executable, "-m", "mill", "schedule", "toy[path=a]", tasks, "--local", *options]
@@ -333,21 +332,14 @@ def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> sub
     )
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)
-
-
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM], scope="module")
 def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
     """A matrix that was ended while two cells were at work: its folder, exit code, output, and the cells' processes."""
     folder = tmp_path_factory.mktemp("interrupted")
     (folder / "cluster.yaml").write_text("at_once: 2")
     process = local(folder, "--cluster", str(folder / "cluster.yaml"))
-    wait_for(lambda: len(list((folder / "out").glob("*/*/sessions/*.json"))) == 2)
-    wait_for((folder / "log").exists)
+    until(lambda: len(list((folder / "out").glob("*/*/sessions/*.json"))) == 2, "second cell at work")
+    until((folder / "log").exists, "response")
     below = children(process.pid)
     process.send_signal(request.param)
     _, err = process.communicate(timeout=60)
@@ -358,7 +350,7 @@ def test_an_interrupt_ends_local_cells(interrupted: Interrupted, mill: Mill) -> 
     folder, code, err, below = interrupted
     assert code in (130, 143) and "mill: interrupted; all completed requests are recorded" in err
     assert len(below) >= 2, "a process for each cell"
-    wait_for(lambda: not any(map(alive, below)), seconds=10)
+    until(lambda: not any(map(alive, below)), "end of the cells")
     assert run(["collect", "--check", "--output_dir", str(folder / "out")]) == 1
 
 

@@ -59,7 +59,8 @@ def test_a_killed_decision_is_resumed_to_the_same_end(tmp_path: Path) -> None:
     assert run(exam(tmp_path / "one", *choice), EXAM_LOG=str(tmp_path / "one.log"))[0] == 0
     log = tmp_path / "two.log"
     for least in (50, 250, 400):
-        process = start_mill(exam(tmp_path / "two", *choice), EXAM_LOG=str(log), EXAM_DELAY="0.002")
+        hold = least - len(computed(log))
+        process = start_mill(exam(tmp_path / "two", *choice), EXAM_LOG=str(log), EXAM_HOLD=str(hold))
         until(partial(_reached, log, least, process), f"response {least}")
         process.send_signal(signal.SIGKILL)
         ended(process)

@@ -48,7 +48,7 @@ def squeue(states: str = "all") -> list[str]:
 
 
 def all_ended() -> None:
-    until(lambda: not squeue(), "end of all jobs", pause=0.2)
+    until(lambda: not squeue(), "end of all jobs")
 
 
 def logs(out: Path) -> str:

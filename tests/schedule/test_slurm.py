@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -67,12 +66,15 @@ def seen(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     found.check_meanwhile = check(found.out)
     found.jobs = jobs(found.out)
-    while squeue():
+
+    def empty() -> bool:
         running = squeue("R")
         found.together = max(found.together, len(running))
         arrays = Counter(job.partition("_")[0] for job in running)
         found.of_one_array = max(found.of_one_array, *arrays.values(), 0)
-        time.sleep(0.1)
+        return not squeue()
+
+    until(empty, "end of all jobs")
     return found
 
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -240,8 +239,7 @@ def test_a_refused_target_is_reported_without_its_password(mill: Mill, tmp_path:
     assert code == 2 and output.startswith("mill: ") and not leaks(output)
 
 
-def slow(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-    time.sleep(0.3)
+def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
     if "toy_gen 1" in json.dumps(body):
         return status(400, f"bad header {server.headers[-1]['Authorization']}")
     return {"choices": [{"message": {"content": "answer 1"}, "finish_reason": "stop"}]}
@@ -299,7 +297,7 @@ def test_a_key_is_in_no_log_of_ray_workers(
 ) -> None:
     pytest.importorskip("ray")
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(short_folder), "SOME_NAME": KEY}
-    with FaultServer(slow) as server:
+    with FaultServer(answer) as server:
         spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key=$SOME_NAME]"
         options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--executor", "ray")
         command = [sys.executable, "-m", "mill", "eval", spec, "toy_gen", *options]
@@ -324,7 +322,7 @@ def test_other_secret_names_are_redacted(name: str) -> None:
 
 def test_a_redirect_does_not_forward_the_key(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILL_API_KEY", KEY)
-    with FaultServer(slow) as other:
+    with FaultServer(answer) as other:
 
         def elsewhere(server: FaultServer, path: str, body: dict[str, Any]) -> Fault:
             return Fault(lambda handler: handler.reply(307, b"", {"Location": other.url + path}))
