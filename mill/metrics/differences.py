@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion
@@ -38,6 +39,22 @@ def direction(metric: str) -> int:
 
 Units = tuple[float, float]
 """The log-likelihood of a document and its number of words, bytes or tokens."""
+
+FAILED: Literal["failed"] = "failed"
+Value = float | Units | Literal["failed"] | None
+"""What a sample counts with in a comparison: its mean over repeats, a failure, or nothing, as without a gold answer."""
+
+
+def valued_pairs(pairs: Sequence[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
+    """The pairs of a task that both runs have a value of. A failure counts as 0 on a scale from 0 to 1, as a wrong answer
+    does; on other scales its value is unknown, which is NaN. Empty where neither run has a value of any sample."""
+    found = [pair for pair in pairs if None not in pair]
+    known = [value for pair in found for value in pair if value != FAILED]
+    if not known:
+        return []
+    bounded = all(isinstance(value, float) and 0 <= value <= 1 for value in known)
+    worst: Value = 0.0 if bounded else math.nan if isinstance(known[0], float) else (math.nan, 1.0)
+    return [(worst if a == FAILED else a, worst if b == FAILED else b) for a, b in found]
 
 
 @dataclass(frozen=True)
