@@ -14,7 +14,6 @@ from mill.api.errors import SpecError, import_pandas
 from mill.api.identity import held_by_user, unidentified_parts
 from mill.api.model import MillModel
 from mill.api.task import Task
-from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.decide import decision_checks
 from mill.checks.kinds import TOP_LOGPROBS
@@ -34,6 +33,7 @@ from mill.runs.outcome import Outcome
 from mill.runs.plan import plan, plan_run
 from mill.runs.sample_row import columns_of, run_columns
 from mill.runs.samples import row_of
+from mill.support.terminal import warn
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 

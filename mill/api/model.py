@@ -11,17 +11,16 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
+from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, run_batches
 from mill.api.budget import CallMeter, Price
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelError
-from mill.api.files import source_digest
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
-from mill.api.progress import Progress, TokenCount
 from mill.api.reasoning import tags_of
+from mill.api.registry import source_digest
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.secrets import is_secret, redact_addresses
-from mill.api.timing import ComputeDevice
+from mill.support.secrets import is_secret, redact_addresses
+from mill.support.terminal import Progress, TokenCount, describe
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
 DEFAULT_BATCH_SIZE = 8  # of a backend that sets none; halved where memory runs out
@@ -58,6 +57,15 @@ class ModelCapabilities:
         if kinds is None:
             kinds = TEXT_KINDS | LOGPROB_KINDS if self.supports_logprobs else TEXT_KINDS
         return kind in kinds
+
+
+@dataclass(frozen=True)
+class ComputeDevice:
+    """The device of a model, and the operations that one token takes in its layers, the vocabulary left out."""
+
+    name: str
+    dtype: str
+    operations_per_token: float
 
 
 class MillModel(ABC):

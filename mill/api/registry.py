@@ -1,18 +1,27 @@
-"""Names of models, tasks and metrics: built-in ones (imported when used), entry points, and those of a user's files."""
+"""Names of models, tasks and metrics: built-in ones (imported when used), entry points, and those of a user's Python files,
+which are imported here: config files, custom backends and custom tasks."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from mill.api.errors import MillError, UnknownName
+from mill.api.errors import MillError, SpecError, UnknownName
+from mill.support.files import check_path
+from mill.support.terminal import describe
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -234,3 +243,92 @@ def register_metric(*names: str, override: bool = False) -> Callable[[C], C]:
 def register_check(name: str, *, override: bool = False) -> Callable[[C], C]:
     """Make a `mill.checks.kinds.CheckKind` a command of mill."""
     return _decorator(checks, (name,), override)
+
+
+_imported: dict[str, str] = {}  # outside of calls: files with their modules
+_registered: dict[str, list[Registration]] = {}
+_digests: dict[str, str] = {}
+_lock = threading.RLock()  # a file may import others
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the text that was read: stored byte code is found by size and second, so it may miss an edit."""
+
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._source, self.path)
+        return code
+
+
+def imported_files() -> tuple[str, ...]:
+    """Every file imported in this call or before any, in order; a worker process imports the same."""
+    call = names_of_call()
+    files = {**_imported, **(call.files if call is not None else {})}
+    return tuple(path for path, name in files.items() if name in sys.modules)
+
+
+def source_digest(module: str) -> str | None:
+    """The digest of a file's content when it was imported under this name; None for other modules."""
+    return _digests.get(module)
+
+
+def registrations_of(module: ModuleType) -> list[Registration]:
+    """What a user's file registers."""
+    return _registered[module.__name__]
+
+
+def forget_file(module: ModuleType) -> None:
+    """Undo what the file of a module registered; it is not imported any more."""
+    for made in reversed(_registered.pop(module.__name__)):
+        made.undo()
+    del sys.modules[module.__name__]
+
+
+def import_file(path: str | Path, what: str) -> ModuleType:
+    """Import a file under a module name derived from its path and content, once: an edited file is another module. What it
+    registers is registered again; an exception becomes one line that names the file."""
+    check_path(str(path))
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise SpecError(f"{what} {path} does not exist")
+    if path.suffix != ".py":
+        raise SpecError(f"{what} {path} is not a Python file")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+    digest, resolved = hashlib.blake2b(source, digest_size=16).hexdigest(), str(path.resolve())
+    name = f"{FILE_MODULE}{path.stem}_{hashlib.blake2b(f'{resolved} {digest}'.encode(), digest_size=8).hexdigest()}"
+    with _lock:  # another thread may be importing the same file
+        if name in sys.modules:
+            with registering():
+                for made in _registered.get(name, ()):
+                    made.apply()
+        else:
+            _digests[name] = digest
+            _execute(path, name, source, what)
+    call = names_of_call()
+    files = _imported if call is None else call.files
+    files.pop(resolved, None)
+    files[resolved] = name
+    return sys.modules[name]
+
+
+def _execute(path: Path, name: str, source: bytes, what: str) -> None:
+    loader = _SourceLoader(name, str(path), source)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # a loader was given
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with registering() as made:
+            loader.exec_module(module)
+    except BaseException as error:  # third-party code may raise anything
+        del sys.modules[name]
+        if isinstance(error, (MillError, KeyboardInterrupt)):
+            raise
+        raise SpecError(f"{what} {path} raised {describe(error)}") from error
+    _registered[name] = made

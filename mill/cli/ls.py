@@ -11,11 +11,8 @@ from typing import Any
 import click
 
 from mill.api.errors import MillError, RunError, SpecError, UnknownName, install_command
-from mill.api.files import import_file
-from mill.api.registry import models, tasks
+from mill.api.registry import import_file, models, tasks
 from mill.api.task import Benchmark
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.cli.options import chosen_output_dir, option, split_paths
 from mill.cli.values import NamedChoice, TableFormat
 from mill.models.spec.backends import BACKENDS, backend_info
@@ -24,6 +21,8 @@ from mill.models.spec.open import load_model_from_file
 from mill.report.listing import TABLE, Listing
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task

@@ -10,14 +10,14 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
 from mill.api.registry import Registry, metrics, models, tasks
-from mill.api.storage import write_atomically
 from mill.cli.templates import TEMPLATES
 from mill.models.spec.backends import BACKENDS
 from mill.models.spec.configs import packaged_configs
 from mill.models.spec.parse import PREFIXES
 from mill.options.option import shown
+from mill.support.files import write_atomically
+from mill.support.terminal import echo
 from mill.tasks.load import load_builtin
 
 MAX_NAME = 64

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Protocol
 
-from mill.api.batching import Completed, describe
+from mill.api.batching import Completed
 from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
-from mill.api.model import MillModel
-from mill.api.progress import TokenCount
+from mill.api.model import ComputeDevice, MillModel
 from mill.api.request import Request
-from mill.api.timing import ComputeDevice
-from mill.api.warnings import warn
+from mill.support.terminal import TokenCount, describe, warn
 
 
 class ExecutorBackend(Protocol):

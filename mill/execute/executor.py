@@ -12,13 +12,12 @@ from typing import Protocol
 from mill.api.batching import WINDOW, Completed
 from mill.api.errors import FastPathFailed, MillError
 from mill.api.model import TEXT_KINDS
-from mill.api.progress import Progress
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.timing import LOADING, RECORDING, phase
-from mill.api.warnings import warn
 from mill.execute.backend import ExecutorBackend
 from mill.execute.meter import DIALOGS, Meter
+from mill.support.clocks import LOADING, RECORDING, phase
+from mill.support.terminal import Progress, warn
 
 
 class Store(Protocol):

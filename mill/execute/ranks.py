@@ -20,10 +20,10 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
 
-from mill.api import ranks
-from mill.api.batching import describe
 from mill.api.errors import MillError, ModelError
 from mill.execute.sample_state import SampleState
+from mill.support import processes
+from mill.support.terminal import describe
 
 BEAT_S = 2.0
 SILENCE_S = 60.0
@@ -56,7 +56,7 @@ class Ranks:
     """The other ranks, seen from this one. `number` distinguishes several runs of one command."""
 
     def __init__(self, number: int = 0) -> None:
-        self.rank, self.size = ranks.rank(), ranks.world_size()
+        self.rank, self.size = processes.rank(), processes.world_size()
         self._prefix = f"mill/{number}"
         self._store = _rendezvous()
         _send_heartbeats(self.rank)

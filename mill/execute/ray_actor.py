@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
-from mill.api.files import import_file
 from mill.api.model import MillModel
+from mill.api.registry import import_file
 from mill.api.request import Request
-from mill.api.warnings import CollectingHandler, logger
 from mill.execute.workers import Keyed, WorkerLost, open_replica, stream_chunk
 from mill.models.spec.parse import Spec
+from mill.support.terminal import CollectingHandler, describe, logger
 
 CHUNK_S = 0.1  # responses within this time are sent together
 _FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN")

@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import FastPathFailed, ModelBroken, ModelError
 from mill.api.request import Request
-from mill.api.warnings import warn
 from mill.compat.ray import silence_node_reports
 from mill.execute.ray_actor import Opening, ReplicaActor, Update
 from mill.execute.workers import Keyed, WorkerLost
+from mill.support.terminal import describe, warn
 
 CLUSTER_TIMEOUT_S = 10.0
 POLL_S = 5.0  # between two checks while a worker starts

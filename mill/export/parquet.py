@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.storage import json_text, write_atomically
 from mill.export.run import ExportedRun, clean, is_number
 from mill.report.collect import COLUMNS, NUMBERS
 from mill.report.partial import decision_text, sampled_text
 from mill.runs.sample_row import SampleRow
+from mill.support.files import json_text, write_atomically
 
 BATCH = 5_000  # rows in memory
 _COUNTS = ("n_shots", "n", "failed", "total")

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from mill.api.printing import utf8
-from mill.api.storage import json_text
 from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.metrics.estimate import Estimate
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
+from mill.support.files import json_text
+from mill.support.terminal import utf8
 
 _MOST_TASKS = 20  # in the tag of a run
 

@@ -1,4 +1,5 @@
-"""Backends, one a file, and how a spec becomes an opened model. Imports `mill.api` only; engines load when used."""
+"""Backends, one a file, and how a spec becomes an opened model. Imports `mill.api` and
+`mill.support`; engines load when used."""
 
 from mill.api.registry import models
 from mill.models.spec.backends import BACKENDS

@@ -8,18 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
-from mill.api.labels import Labels
-from mill.api.message import IMAGE
+from mill.api.message import IMAGE, Labels
 from mill.api.model import ModelCapabilities
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models.device import one_device
 from mill.models.media.decode import failure
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest, folder_digest
+from mill.support.terminal import describe, warn
 
 TEXT_BATCH = 256
 CACHED_LABEL_SETS = 64

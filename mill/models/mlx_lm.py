@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, describe
+from mill.api.batching import BatchLimits, Completed, Unit
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities
 from mill.api.reasoning import tags_of
@@ -23,6 +23,7 @@ from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens
 from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
+from mill.support.terminal import describe
 
 PREFILL = 512  # tokens computed at once
 STOP_CHECK_INTERVAL = 8  # decoded tokens between checks for a stop string

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import describe
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
@@ -16,6 +15,7 @@ from mill.api.response import Response
 from mill.models.device import one_device
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest
+from mill.support.terminal import describe
 
 if TYPE_CHECKING:
     import torch

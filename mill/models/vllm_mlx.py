@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from mill.api.errors import ModelError
-from mill.api.printing import one_line
-from mill.api.validate import convert
 from mill.models.http import Failure
 from mill.models.http.model_names import same_model
 from mill.models.openai_compat import OpenAICompatModel
+from mill.support.terminal import one_line
+from mill.support.validate import convert
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 

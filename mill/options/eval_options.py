@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 import re
 from collections.abc import Iterator
 
-from mill.api.yaml_file import read_yaml
 from mill.options.option import options_of, read_all
+from mill.support.validate import read_yaml
 
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 

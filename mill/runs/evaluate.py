@@ -17,14 +17,11 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
-from mill.api.background import deferred_interrupt
 from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
-from mill.api.timing import SCORING, WRITING, add_seconds, phase, take_seconds
-from mill.api.warnings import warn
 from mill.execute.backend import LocalBackend
 from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Executor
@@ -52,6 +49,9 @@ from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
 from mill.runs.stages import PrecisionStages, Stages, make_orders
 from mill.runs.task_plan import TaskPlan
 from mill.sandbox import sandbox_label
+from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
+from mill.support.processes import deferred_interrupt
+from mill.support.terminal import warn
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
 

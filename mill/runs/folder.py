@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.storage import read_bytes, slug, unique_name, write_json
-from mill.api.validate import convert, parse_json
 from mill.models.prefix.paths import CONTINUOUS, MIXED_ROWS, PACKED, VERIFIED, mixed_rows
 from mill.runs.sample_schema import checked
 from mill.runs.schema import Manifest, Results, View, decode_floats, refuse_misnamed
+from mill.support.files import read_bytes, slug, unique_name, write_json
+from mill.support.validate import convert, parse_json
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 SUPERSEDED = "superseded.json"

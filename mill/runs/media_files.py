@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from mill.api.errors import MillError
 from mill.api.message import AUDIO, IMAGE, Media
-from mill.api.storage import write_atomically
-from mill.api.warnings import warn
 from mill.models.media.decode import image_bytes, wav_bytes
 from mill.runs.folder import RunFolder
+from mill.support.files import write_atomically
+from mill.support.terminal import warn
 
 FOLDER = "media"
 MOST_STORED = 1 << 28  # bytes of one run

@@ -9,11 +9,7 @@ from mill.api.budget import BudgetLimits, Price, Prices
 from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel
-from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
-from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
 from mill.execute.meter import JUDGE, MODEL
 from mill.metrics.repeats import RepeatMetric
@@ -30,6 +26,10 @@ from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, Tas
 from mill.runs.session import read_entries
 from mill.runs.stages import refuse_metric, with_positions
 from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
+from mill.support.clocks import HASHING, LOADING, PLANNING, phase, take_seconds
+from mill.support.files import refuse_links
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks.load import Selection
 
 

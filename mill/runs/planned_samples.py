@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mill.api.background import Background
-from mill.api.timing import WRITING, phase
 from mill.runs.folder import RunFolder
 from mill.runs.samples import from_state, score_sample, write_samples
 from mill.runs.task_plan import TaskPlan
+from mill.support.clocks import WRITING, phase
+from mill.support.processes import Background
 
 
 @dataclass

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import RunError
-from mill.api.printing import utf8
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.storage import make_folder, unique_name, write_atomically
-from mill.api.warnings import warn
 from mill.runs.folder import mark_superseded
 from mill.runs.index import Index, RecordOffset
 from mill.runs.scrubbing import without_secrets
+from mill.support.files import make_folder, unique_name, write_atomically
+from mill.support.terminal import utf8, warn
 
 FOLDER = "record"
 DISTRIBUTIONS = "distributions"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mill.api.errors import RunError
-from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
@@ -16,6 +15,7 @@ from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.sample_row import SampleRow, iterate_rows, read_light
 from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Results, TaskResult
+from mill.support.terminal import warn
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from mill.api.background import Background
 from mill.api.model import MillModel
 from mill.execute.sample_state import SampleState
 from mill.runs.samples import prompt_requests
+from mill.support.processes import Background
 
 
 class RenderedPrompts:

@@ -11,8 +11,6 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Task
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
 from mill.metrics.repeats import read_repeat_metrics
@@ -29,6 +27,8 @@ from mill.runs.schema import Decision, Manifest, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
 from mill.runs.session import SessionFile
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks import hooks
 from mill.tasks.load import recorded_benchmarks, recorded_task
 

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
-from mill.api.batching import describe
 from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics, tasks
 from mill.api.task import Benchmark, Opaque, Task, Value
-from mill.api.warnings import warn
 from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around
 from mill.metrics.paired import inside
@@ -24,6 +22,7 @@ from mill.runs.samples import RunSample, metrics_of
 from mill.runs.sampling import is_random, replaces
 from mill.runs.schema import BenchmarkResult, Entry, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
 from mill.runs.session import SessionFile, read_entries
+from mill.support.terminal import describe, warn
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"

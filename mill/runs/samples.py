@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
-from mill.api.batching import describe
 from mill.api.registry import metrics
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.api.response import Response, encode_float
-from mill.api.storage import json_text
+from mill.api.response import Response
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.execute.sample_state import SampleState
 from mill.runs.folder import RunFolder
@@ -39,6 +37,8 @@ from mill.runs.sample_row import (
     write_lines,
 )
 from mill.runs.sample_schema import read_response
+from mill.support.files import encode_float, json_text
+from mill.support.terminal import describe
 from mill.tasks import hooks
 
 

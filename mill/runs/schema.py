@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
-from mill.api.response import encode_float
-from mill.api.timing import ComputeDevice
+from mill.api.model import ComputeDevice
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
+from mill.support.files import encode_float
 
 _LARGEST = 1e300  # neither infinity nor so near to it that sums and differences are infinite
 Finite = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]

@@ -14,12 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from mill.api.consent import Consent, consenting, current_consent
-from mill.api.files import imported_files
+from mill.api.registry import imported_files
 from mill.api.task import RenderSettings, Task
-from mill.api.warnings import warn
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.repeats import with_repeat_metrics
 from mill.runs.samples import RunSample, score_sample
+from mill.support.terminal import warn
 from mill.tasks import hooks
 from mill.tasks.load import load_builtin, load_files, recorded_task
 from mill.tasks.sources import Documents, added_folders, split_name

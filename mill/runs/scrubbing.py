@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mill.api.response import Response, Token
-from mill.api.secrets import any_known, scrub
+from mill.support.secrets import any_known, scrub
 
 
 def without_secrets(response: Response) -> Response:

@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS, Context
 from mill.api.registry import register_task
@@ -22,6 +21,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.metrics.extract import EXTRACTORS, is_right, normal, spelled_gold
 from mill.suites import documents as long_context
+from mill.support.terminal import describe
 from mill.tasks.data import read_rows
 
 

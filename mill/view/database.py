@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.api.storage import cache_folder
+from mill.support.files import cache_folder
 from mill.view.sample_line import METRIC_COLUMNS
 
 VERSION = 4

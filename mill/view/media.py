@@ -12,8 +12,8 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media
-from mill.api.storage import MOST_LINE, open_regular
 from mill.runs.media_files import FOLDER
+from mill.support.files import MOST_LINE, open_regular
 from mill.tasks.blobs import ParquetBlobs
 from mill.view.index import ResultsIndex
 from mill.view.queries import find_run, read_sample

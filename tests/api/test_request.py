@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import SpecError
-from mill.api.labels import Labels
-from mill.api.message import Context, Message
+from mill.api.message import Context, Labels, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.response import Response, Token
 from mill.api.tools import MALFORMED, ToolCall, ToolResult

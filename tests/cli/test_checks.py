@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mill.api.files import import_file
+from mill.api.registry import import_file
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
 from tests.servers import FaultServer, cut, status

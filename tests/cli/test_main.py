@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mill.api.files import import_file
+from mill.api.registry import import_file
 from mill.cli.main import run
 
 ROOT = Path(__file__).parent.parent.parent

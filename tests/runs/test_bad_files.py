@@ -50,7 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.setattr("mill.api.warnings._reported", set())
+    monkeypatch.setattr("mill.support.terminal._reported", set())
     shutil.copytree(whole, tmp_path / "out")
     (found,) = (tmp_path / "out").glob("*/*")
     capsys.readouterr()

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mill.api import storage
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.runs.index import Index
 from mill.runs.record import Record
+from mill.support import files
 
 ODD = "lone \ud800 surrogate, \u2028 line and \u2029 paragraph, \x85 and \r\n, \x00, \U0001f600"
 SCORED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
@@ -193,7 +193,7 @@ def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkey
     append(tmp_path / "a.jsonl", first + second)
     pieces = (first + second[:-20], b"", second[-20:], b"")
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "open_regular", lambda *_: io.BufferedReader(Growing(*pieces)))
+        patched.setattr(files, "open_regular", lambda *_: io.BufferedReader(Growing(*pieces)))
         index = Index(tmp_path)
     assert answer(index, "1") == {"text": "x"} and answer(index, "2") is None
     index.refresh()

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from mill.api.errors import RunError
 from mill.api.registry import models, tasks
 from mill.api.response import Response
-from mill.api.storage import json_text
 from mill.api.task import Sample
 from mill.cli.main import run as mill
 from mill.runs.folder import RunFolder
 from mill.runs.sample_row import _escape, _unescape, line_of
 from mill.runs.samples import RunSample, read_samples, write_samples
+from mill.support.files import json_text
 from mill.tasks.multiple_choice import MultipleChoiceTask
 from tests.runs.faults import TOY
 

@@ -26,7 +26,6 @@ from mill.api.errors import RunError
 from mill.api.judge import Judge
 from mill.api.registry import tasks as registry
 from mill.api.response import Response
-from mill.api.storage import write_json
 from mill.api.task import RenderSettings, Sample
 from mill.models.spec.parse import Spec, parse_spec
 from mill.runs import evaluate, session
@@ -36,6 +35,7 @@ from mill.runs.manifest import update_manifest
 from mill.runs.results import write_results
 from mill.runs.schema import Entry
 from mill.runs.session import TOP, SessionFile, merged, read_sessions
+from mill.support.files import write_json
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, scores, sessions
 from tests.plans import prepare

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mill.api.background import Background
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.models.prefix.packed_scoring import Work
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import rows_with, shared_rows
 from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.support.processes import Background
 
 FIRST_PART = 8192  # requests: a device that computes them is busy while the others are tokenized
 HEAD = 256  # characters by which contexts that share examples are recognized

@@ -11,16 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mill.api.background import Background
 from mill.api.batching import WINDOW
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS
-from mill.api.model import ModelCapabilities
-from mill.api.ranks import world_size
+from mill.api.model import ComputeDevice, ModelCapabilities
 from mill.api.request import GENERATE, MULTI_ROUND, Request
-from mill.api.timing import LOADING, ComputeDevice, phase
-from mill.api.validate import read_file
-from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import choose_device, cpu_has_bfloat16, read_device
 from mill.models.hf import decoding, loading, sharding
@@ -30,6 +25,10 @@ from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaMod
 from mill.models.prefix.fused_kernels import Compiling, start_compiling
 from mill.models.prefix.paths import PathLog, mixed_rows
 from mill.models.tokens.tokenizer import Tokens
+from mill.support.clocks import LOADING, phase
+from mill.support.processes import Background, world_size
+from mill.support.terminal import warn
+from mill.support.validate import read_file
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import describe
 from mill.api.errors import ModelError
-from mill.api.validate import read_file
-from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import cpu_has_bfloat16
 from mill.models.spec.fingerprint import file_digest, folder_digest, model_files, weights_size
 from mill.models.spec.remote_code import announce_remote_code
+from mill.support.terminal import describe, warn
+from mill.support.validate import read_file
 
 if TYPE_CHECKING:
     import torch

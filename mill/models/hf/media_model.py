@@ -10,12 +10,12 @@ from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.model import options_text
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.timing import LOADING, phase
 from mill.models.hf import loading, multimodal
 from mill.models.hf.multimodal import MediaRow
 from mill.models.media.decode import failure
 from mill.models.media.prefetch import Prefetch
 from mill.models.tokens.token_model import TokenModel
+from mill.support.clocks import LOADING, phase
 
 DEFAULT_VIDEO_FRAMES = 8
 TEXT_ONLY = ("text",)  # the default, which means: what the processor takes

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mill.api.batching import BatchLimits, Completed, Unit, as_response
 from mill.api.errors import FastPathFailed
 from mill.api.model import options_text
-from mill.api.progress import TokenCount
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
 from mill.models import memory
 from mill.models.hf import decoding
 from mill.models.hf.ahead import PromptsAhead, TokenizedAhead, first_part, is_plain
@@ -30,6 +28,8 @@ from mill.models.tokens.generated import as_tokens, token_logprobs
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, Span, shared_rows, span_response
 from mill.models.tokens.tokenizer import Prompt
+from mill.support.clocks import DECODING, FORWARD, LOADING, TOKENIZING, phase
+from mill.support.terminal import TokenCount
 
 if TYPE_CHECKING:
     import torch

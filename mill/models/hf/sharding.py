@@ -11,9 +11,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import MillError, ModelError, SpecError
-from mill.api.ranks import local_rank, world_size
+from mill.support.processes import local_rank, world_size
+from mill.support.terminal import describe
 
 PASS_TIMEOUT = timedelta(minutes=10)
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from mill.api.errors import DataError
-from mill.api.secrets import excerpt
-from mill.api.validate import parse_json
 from mill.models.http.failures import Failure, http_failure, redirect_failure
+from mill.support.secrets import excerpt
+from mill.support.validate import parse_json
 
 MIB = 1 << 20
 BODY_CAP = 16 * MIB  # of a text response; all caps count decompressed bytes

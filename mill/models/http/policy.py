@@ -22,9 +22,9 @@ from mill.api.budget import BudgetReached, CallMeter
 from mill.api.errors import ModelBroken, ServerBroken, ServerGone
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models.http.failures import Failure
 from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
+from mill.support.terminal import warn
 
 if TYPE_CHECKING:
     from mill.models.http.client import Client, Reply

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from mill.api.errors import DataError
 from mill.api.response import ROUNDING
-from mill.api.validate import convert
 from mill.models.http.failures import Failure
+from mill.support.validate import convert
 
 T = TypeVar("T")
 MAX_TOKENS = 1 << 53

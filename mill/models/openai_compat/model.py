@@ -10,10 +10,8 @@ from urllib.parse import urlsplit
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.printing import one_line
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.api.secrets import redact
 from mill.models.http import Failure, Reply
 from mill.models.http.body import BODY_CAP, SCORES_CAP
 from mill.models.http.prefill import BEGUN_ANSWER, BEGUN_DIALOG, VLLM_FIELDS, renders_open, takes_vllm_fields
@@ -32,6 +30,8 @@ from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_pre
 from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.tokenizer import rolling_windows
 from mill.models.tokens.tool_calls import WARNING, describe_tools
+from mill.support.secrets import redact
+from mill.support.terminal import one_line
 
 
 def scored_tokens(

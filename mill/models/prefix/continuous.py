@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, phase
 from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, graph_size
 from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
@@ -28,6 +26,8 @@ from mill.models.prefix.small_products import small_products
 from mill.models.prefix.trie import Segment, make_trie
 from mill.models.tokens.scores import on_device
 from mill.models.tokens.tokenizer import Prompt
+from mill.support.clocks import DECODING, FORWARD, phase
+from mill.support.terminal import TokenCount
 
 if TYPE_CHECKING:
     import torch

@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import describe, is_out_of_memory
+from mill.api.batching import is_out_of_memory
 from mill.api.errors import FastPathFailed, MillError
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import PROBING, VERIFYING, phase
-from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import make_current
 from mill.models.prefix import paths
@@ -29,6 +26,8 @@ from mill.models.prefix.sampling import NOT_NUMBERS
 from mill.models.prefix.sequences import ActiveSequence
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt
+from mill.support.clocks import PROBING, VERIFYING, phase
+from mill.support.terminal import TokenCount, describe, warn
 
 MOST_SEQUENCES = 512  # decoded at once
 MOST_VERIFIED = 16  # rows in a batch

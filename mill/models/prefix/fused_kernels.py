@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mill.api.background import Background
 from mill.models.prefix.rounding import is_rounded_once
 from mill.models.prefix.tree_blocks import BlockTable, block_table
 from mill.models.prefix.trie import Segment
+from mill.support.processes import Background
 
 if TYPE_CHECKING:
     import torch

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mill.api.batching import describe, is_out_of_memory
-from mill.api.warnings import warn
+from mill.api.batching import is_out_of_memory
 from mill.models import memory
 from mill.models.prefix.packed_attention import attending
 from mill.models.prefix.slots import DecodingStep, Slots
 from mill.models.tokens.scores import on_device
+from mill.support.terminal import describe, warn
 
 if TYPE_CHECKING:
     import torch

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.batching import is_out_of_memory
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import FORWARD, TOKENIZING, phase
 from mill.models.prefix.inputs import model_inputs, set_prefixes
 from mill.models.prefix.pack import SegmentCache
 from mill.models.prefix.packed_attention import Pack, attending
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, span_response
 from mill.models.tokens.scores import TokenScores, on_device, token_scores
+from mill.support.clocks import FORWARD, TOKENIZING, phase
+from mill.support.terminal import TokenCount
 
 OUT_OF_MEMORY = "out of memory"
 

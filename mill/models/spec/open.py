@@ -10,17 +10,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.consent import current_consent
 from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
-from mill.api.files import import_file
 from mill.api.identity import constructor_parameters
 from mill.api.model import MillModel
-from mill.api.registry import models
-from mill.api.secrets import is_secret
+from mill.api.registry import import_file, models
 from mill.models.spec.backends import backend_info
 from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
+from mill.support.secrets import is_secret
+from mill.support.terminal import describe
 
 CHAT_NAMES = ("use_chat_template", "apply_chat_template")
 # What other tools call the argument that names the model.

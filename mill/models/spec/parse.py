@@ -29,9 +29,9 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
-from mill.api.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
-from mill.api.warnings import warn
 from mill.models.spec.configs import packaged_configs, packaged_path
+from mill.support.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
+from mill.support.terminal import warn
 
 OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)

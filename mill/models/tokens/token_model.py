@@ -10,10 +10,10 @@ from mill.api.errors import CannotServe
 from mill.api.model import InputTokens, MillModel
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models.tokens.chat_template import TemplateFailed, check_variables, takes_tools, wanted
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.tool_calls import WARNING
+from mill.support.terminal import warn
 
 if TYPE_CHECKING:
     from mill.models.tokens.tokenizer import Tokens

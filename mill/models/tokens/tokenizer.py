@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.batching import Unit, describe
+from mill.api.batching import Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
-from mill.api.timing import TOKENIZING, phase
 from mill.models.tokens.chat_template import (
     TemplateFailed,
     takes_tools,
@@ -25,6 +24,8 @@ from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
 from mill.models.tokens.tool_calls import describe_tools
+from mill.support.clocks import TOKENIZING, phase
+from mill.support.terminal import describe
 
 
 def rolling_windows(ids: list[int], window: int) -> list[TokenPair]:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from mill.api import warnings
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
@@ -20,6 +19,7 @@ from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
+from mill.support import terminal
 from mill.tasks.load import load_files, select
 from tests.models.trained import saved
 from tests.plans import prepare
@@ -83,7 +83,7 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     load_files((ODD,))
-    monkeypatch.setattr(warnings, "_reported", set())  # of other tests in this process
+    monkeypatch.setattr(terminal, "_reported", set())  # of other tests in this process
 
     def reported(backend: str) -> dict[str, str]:
         spec = f"{backend}[path={tiny_model},dtype=float32,device_map=cpu]"

@@ -1,9 +1,9 @@
-"""Work in a daemon thread whose result is needed later, such as a digest of weights while the tasks are planned; and
-interrupts that wait until files are whole."""
+"""Threads whose result is needed later, interrupts that wait until files are whole, and the rank of this process."""
 
 from __future__ import annotations
 
 import contextvars
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -76,3 +76,24 @@ def deferred_interrupt(*, repeat: bool = True) -> Iterator[None]:
         restore()
     if received and repeat:
         signal.raise_signal(received[0])
+
+
+def rank() -> int:
+    return _number("RANK", 0) if world_size() > 1 else 0
+
+
+def local_rank() -> int:
+    """The rank on this machine, which is the index of its accelerator."""
+    return _number("LOCAL_RANK", rank()) if world_size() > 1 else 0
+
+
+def world_size() -> int:
+    """1 without a launcher; WORLD_SIZE without RANK does not count."""
+    return max(1, _number("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
+
+
+def _number(name: str, otherwise: int) -> int:
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return otherwise

@@ -1,7 +1,17 @@
-"""Progress with rate and time left: a bar on a terminal, a line every few seconds elsewhere."""
+"""What mill says: printable text, warnings and progress.
+
+Untrusted text (model output, server messages, names in files) is made safe to print on a terminal or in a log: all output
+goes through `echo`, or through the tables and the console of `mill.report.tables`.
+
+Warnings are what a user must know while the work continues. They go to the logger `mill`, each text once a process: a
+program that embeds mill controls them with `logging`, and the command line prints them on standard error
+(`mill/cli/main.py`). Those about a model, a task or a check are stored in the manifest and the results as well.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -9,7 +19,85 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from mill.api.printing import echo, one_line
+from mill.support.secrets import scrub
+
+# C0 and C1 controls but tab and newline, DEL, marks that change the text direction, and lone surrogates.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+LONGEST_MESSAGE = 2000  # characters
+_BLANKS = re.compile(r"\s+")
+
+
+def utf8(text: str) -> bytes:
+    """UTF-8 of any text; a lone surrogate, which has none, as `\\udXXX`."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def printable(text: str) -> str:
+    """The text with every control character shown as an escape (`\\x1b`), so that none reaches the terminal."""
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}" if ord(match[0]) < 256 else f"\\u{ord(match[0]):04x}", text)
+
+
+def one_line(text: str) -> str:
+    """`printable` text in a single line."""
+    return printable(_BLANKS.sub(" ", text).strip())
+
+
+def message_line(text: str) -> str:
+    """`one_line` for messages; a long one, such as one that names what is much too long, is cut."""
+    line = one_line(text)
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:LONGEST_MESSAGE]} [...]"
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print one line in one write, since other processes may write too. A line break in the text becomes a space."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(printable(" ".join(text.splitlines())) + "\n")
+    stream.flush()
+
+
+def echo_data(text: str) -> None:
+    """Print a document (CSV, JSON, Markdown): unchanged to a file or a pipe, without control characters to a terminal."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else utf8(text).decode())
+    sys.stdout.flush()
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one short line, also one whose own __str__ fails."""
+    try:
+        lines = [line.strip() for line in scrub(str(error)).strip().split("\n") if line.strip()]
+        first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])[:300]
+    except Exception:
+        first = ""
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+logger = logging.getLogger("mill")
+_reported: set[str] = set()
+
+
+def warn(text: str) -> None:
+    """Log a warning as one printable line, once for each text."""
+    text = message_line(scrub(text))
+    if text not in _reported:
+        _reported.add(text)
+        logger.warning("%s", text)
+
+
+class CollectingHandler(logging.Handler):
+    """Collects the warnings of a worker on another machine, for the driver to log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._texts.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        """What came since the last call."""
+        found, self._texts = self._texts, []
+        return found
+
 
 PLAIN_INTERVAL_S = 10.0
 ESTIMATE_AFTER_S, ESTIMATE_AFTER_SHARE = 3.0, 0.02  # before that an estimate of the time left means nothing

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 START, HASHING, PLANNING, LOADING, PROBING = "start", "hashing weights", "planning", "loading", "probing"
 VERIFYING = "verifying"
@@ -16,15 +15,6 @@ PHASES = (
     *(START, HASHING, PLANNING, LOADING, PROBING),
     *(TOKENIZING, FORWARD, DECODING, VERIFYING, RECORDING, SCORING, WRITING, OTHER),
 )
-
-
-@dataclass(frozen=True)
-class ComputeDevice:
-    """The device of a model, and the operations that one token takes in its layers, the vocabulary left out."""
-
-    name: str
-    dtype: str
-    operations_per_token: float
 
 
 class Stopwatch:

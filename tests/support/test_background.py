@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mill.api.background import Background
+from mill.support.processes import Background
 
 
 def test_the_result_is_that_of_the_function() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mill.api.background import SIGNALS, deferred_interrupt
+from mill.support.processes import SIGNALS, deferred_interrupt
 
 
 @pytest.fixture(autouse=True)

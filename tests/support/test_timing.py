@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from mill.api import timing
-from mill.api.background import Background
-from mill.api.timing import FORWARD, OTHER, PLANNING, START, Stopwatch, add_seconds
+from mill.support import clocks
+from mill.support.clocks import FORWARD, OTHER, PLANNING, START, Stopwatch, add_seconds
+from mill.support.processes import Background
 
 
 @pytest.fixture
@@ -43,16 +43,16 @@ def test_a_phase_that_fails_has_its_time(clock: list[float]) -> None:
 
 
 def test_other_threads_are_not_counted_again() -> None:
-    timing.take_seconds()
+    clocks.take_seconds()
 
     def work() -> None:
-        with timing.phase(FORWARD):
+        with clocks.phase(FORWARD):
             pass
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert FORWARD not in timing.take_seconds()
+    assert FORWARD not in clocks.take_seconds()
 
 
 def test_sums_of_phases() -> None:

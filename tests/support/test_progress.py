@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mill.api import progress as progress_module
-from mill.api.progress import Progress, TokenCount
+from mill.support import terminal
+from mill.support.terminal import Progress, TokenCount
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(progress_module, "time", clock)
+    monkeypatch.setattr(terminal, "time", clock)
     return clock
 
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from mill.api.errors import SpecError
-from mill.api.secrets import (
+from mill.support.secrets import (
     fill_variables,
     is_secret,
     redact,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -16,10 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.errors import MillError, RunError
-from mill.api.printing import utf8
-from mill.api.response import encode_float
-from mill.api.secrets import scrub
+from mill.api.errors import MillError, RunError, SpecError
+from mill.support.secrets import scrub
+from mill.support.terminal import utf8
 
 LONGEST_NAME = 100  # bytes of a name in a file name
 
@@ -181,3 +181,29 @@ def cache_folder() -> Path:
     if given:
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mill"
+
+
+def check_path(text: str) -> None:
+    """Refuse what cannot be a path on this system: too long, a loop of links, with a NUL. It need not exist."""
+    try:
+        Path(text).expanduser().stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except (OSError, ValueError, RuntimeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is not a path: {why}") from error
+
+
+def is_file(text: str) -> bool:
+    """Whether a text names an existing file; one that cannot be a path does not."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def encode_float(value: float) -> float | str:
+    """JSON has no NaN or infinity: those are written as strings that `float()` reads back."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

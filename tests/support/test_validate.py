@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 import sys, threading
 from dataclasses import dataclass, field, make_dataclass
-from mill.api.validate import convert
+from mill.support.validate import convert
 
 sys.setswitchinterval(1e-6)
 for number in range(40):
