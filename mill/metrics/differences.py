@@ -45,16 +45,24 @@ Value = float | Units | Literal["failed"] | None
 """What a sample counts with in a comparison: its mean over repeats, a failure, or nothing, as without a gold answer."""
 
 
-def valued_pairs(pairs: Sequence[tuple[Value, Value]]) -> list[tuple[Value, Value]]:
-    """The pairs of a task that both runs have a value of. A failure counts as 0 on a scale from 0 to 1, as a wrong answer
-    does; on other scales its value is unknown, which is NaN. Empty where neither run has a value of any sample."""
-    found = [pair for pair in pairs if None not in pair]
-    known = [value for pair in found for value in pair if value != FAILED]
+def valued_pairs(
+    pairs: Sequence[tuple[Value, Value]], failure: float | Units | None = None
+) -> list[tuple[float, float] | tuple[Units, Units]]:
+    """The pairs of a task that both runs have a value of. A failure counts as `value_of_failures` says of all its pairs."""
+    worst = value_of_failures(pairs) if failure is None else failure
+    known = [pair for pair in pairs if None not in pair]
+    return [tuple(worst if value == FAILED else value for value in pair) for pair in known] if worst is not None else []  # type: ignore[misc]
+
+
+def value_of_failures(pairs: Sequence[tuple[Value, Value]]) -> float | Units | None:
+    """A failed sample counts as 0 on a scale from 0 to 1, as a wrong answer does; on other scales its value is unknown, so
+    NaN. None where no sample has a value."""
+    known = [value for pair in pairs if None not in pair for value in pair if value != FAILED]
     if not known:
-        return []
-    bounded = all(isinstance(value, float) and 0 <= value <= 1 for value in known)
-    worst: Value = 0.0 if bounded else math.nan if isinstance(known[0], float) else (math.nan, 1.0)
-    return [(worst if a == FAILED else a, worst if b == FAILED else b) for a, b in found]
+        return None
+    if isinstance(known[0], tuple):
+        return math.nan, 1.0
+    return 0.0 if all(isinstance(value, float) and 0 <= value <= 1 for value in known) else math.nan
 
 
 @dataclass(frozen=True)
