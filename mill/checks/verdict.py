@@ -192,7 +192,7 @@ def _differences(variant: Variant) -> list[str]:
     counts, differences = variant.counts, []
     texts = variant.metrics.get("match_rate")
     if texts is not None and texts.n:
-        diverged, answered = counts.get("diverged", 0), texts.n - counts.get("failed", 0)
+        diverged, answered = counts.get("diverged", 0), texts.n - counts.get("severity_failed", 0)
         if diverged:
             differences.append(f"{diverged} of {texts.n} texts differ")
         elif answered == texts.n:
