@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from mill.models.http.policy import ServerPolicy
 T = TypeVar("T")
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
+CANCEL_AGAIN_S = 0.5
 LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
 
@@ -87,11 +88,11 @@ class Client:
         async with self._open(policy):
             tasks = [asyncio.ensure_future(worker()) for _ in range(self.concurrency)]
             try:
-                await asyncio.gather(*tasks)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await _cancel(tasks)
 
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
         """One call without retries, for health checks and server metadata; its timeout is at most that of other calls."""
@@ -203,6 +204,15 @@ def _traced_reuse() -> Any:
     config = aiohttp.TraceConfig()
     config.on_connection_reuseconn.append(reused)
     return config
+
+
+async def _cancel(tasks: Sequence[asyncio.Future[None]]) -> None:
+    """End all tasks. A call that is just about to end may swallow a cancellation, so it is repeated."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _as_failure:

@@ -456,6 +456,24 @@ def test_an_interrupt_inside_a_running_event_loop_cancels_calls_in_flight() -> N
     assert ended.stdout == "interrupted\n", ended.stderr
 
 
+def test_a_call_that_swallows_its_cancellation_is_cancelled_again() -> None:
+    """As libraries do where a call ends at the same moment."""
+    swallowed = threading.Event()
+
+    async def work(number: int) -> None:
+        if number:
+            raise ValueError("the end")
+        try:
+            await asyncio.sleep(DEADLINE_S)
+        except asyncio.CancelledError:
+            swallowed.set()
+        await asyncio.sleep(DEADLINE_S)
+
+    with pytest.raises(ValueError, match="the end"):
+        list(Client("http://127.0.0.1:9", concurrency=2).run_all(range(2), work))
+    assert swallowed.is_set()
+
+
 def test_an_interrupt_cancels_calls_in_flight() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 
