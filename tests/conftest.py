@@ -53,7 +53,6 @@ MARKER_OF_PATH = {
     "engines": "engine",
     "execute/test_conformance.py": "weights",
     "execute/test_ray.py": "cluster",
-    "execute/test_ray_faults.py": "cluster",
     "models/hf": "weights",
     "models/prefix/test_sharing.py": "weights",
     "models/test_clip.py": "weights",

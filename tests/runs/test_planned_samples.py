@@ -58,11 +58,6 @@ def test_samples_are_written_before_the_requests_of_other_models(runs: Runs, mon
     assert runs.seen[0] == ["toy_choice"]
 
 
-def test_dialogs_grow_and_are_written_before(runs: Runs) -> None:
-    assert runs("toy_dialog") == 0
-    assert runs.seen[0] == ["toy_dialog"]
-
-
 def test_samples_of_a_model_that_cannot_be_loaded_are_written(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: toy.ToyModel) -> None:
         raise ModelError("the weights are damaged")

@@ -46,12 +46,6 @@ def test_a_second_interrupt_has_its_effect_at_once(repeat: bool) -> None:
         raise KeyboardInterrupt
 
 
-def test_an_exception_of_the_work_is_the_one_that_is_raised() -> None:
-    with pytest.raises(ValueError, match="full"), deferred_interrupt():
-        signal.raise_signal(signal.SIGINT)
-        raise ValueError("full")
-
-
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with deferred_interrupt():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 
 import pytest
 
@@ -12,7 +11,6 @@ from mill.support.secrets import (
     fill_variables,
     is_secret,
     redact,
-    redact_address,
     redact_command,
     redact_spec,
     redact_text,
@@ -51,12 +49,6 @@ def test_a_command_line_is_printed_without_its_keys(argv: list[str]) -> None:
     assert shlex.split(redacted)[:2] == ["mill", "eval"] and len(shlex.split(redacted)) == len(argv)
 
 
-def test_a_command_line_can_be_copied_into_a_shell() -> None:
-    argv = ["mill", "eval", "m[a=1]", "t", "--decide", "acc>0.6", "--system_prompt", "it's; rm -r *", "--x", ""]
-    printed = subprocess.run(f"printf '%s\\n' {redact_command(argv)}", shell=True, capture_output=True, text=True).stdout
-    assert printed.splitlines() == argv
-
-
 ADDRESSES = [
     "http://sk-12345@host:8000/v1",
     "https://me:sk-12345@host/v1",
@@ -83,14 +75,6 @@ def test_an_address_is_printed_and_stored_without_its_secret(address: str) -> No
 
 
 @pytest.mark.parametrize(
-    "address", ["http://host:8000/v1", "http://[::1]:8000/v1", "org/name@main", "http://host/a@b", "http://a,http://b"]
-)
-def test_an_address_without_a_secret_is_unchanged(address: str) -> None:
-    refuse_inline(address)
-    assert redact_text(address) == address
-
-
-@pytest.mark.parametrize(
     ("address", "login"),
     [
         ("http://me:pass%40word@host/v1", "me:pass@word"),
@@ -111,19 +95,6 @@ def test_a_query_in_an_address_is_refused_without_printing_its_key() -> None:
     with pytest.raises(SpecError, match=r"\?\*\*\*: an address ends with its path") as raised:
         split_password("http://host/v1?api_key=sk-12345")
     assert "sk-12345" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("http://host:8000/v1", "http://host:8000/v1"),
-        ("http://me:pa/ss@host:8000/v1", "***@host:8000/v1"),
-        ("me:p@ss word@host?token=pass", "***@host?***"),
-        ("http://host/v1?model=m&pass#pass", "http://host/v1?***"),
-    ],
-)
-def test_a_refused_address_is_shown_without_what_may_be_secret(address: str, shown: str) -> None:
-    assert redact_address(address) == shown
 
 
 def test_values_in_mappings_are_redacted_by_name() -> None:

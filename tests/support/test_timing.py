@@ -8,8 +8,7 @@ import time
 import pytest
 
 from mill.support import clocks
-from mill.support.clocks import FORWARD, OTHER, PLANNING, START, Stopwatch, add_seconds
-from mill.support.processes import Background
+from mill.support.clocks import FORWARD, OTHER, PLANNING, START, Stopwatch
 
 
 @pytest.fixture
@@ -53,15 +52,3 @@ def test_other_threads_are_not_counted_again() -> None:
     thread.start()
     thread.join()
     assert FORWARD not in clocks.take_seconds()
-
-
-def test_sums_of_phases() -> None:
-    assert add_seconds({START: 1.0}, {START: 2.0, OTHER: 0.5}) == {START: 3.0, OTHER: 0.5}
-
-
-def test_work_in_the_background_gives_its_result_or_its_error() -> None:
-    assert Background(lambda: 7).result() == 7
-    failing = Background(lambda: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        failing.result()
-    assert failing.done
