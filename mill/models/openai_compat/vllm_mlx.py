@@ -9,9 +9,9 @@ import msgspec
 from mill.api.errors import ModelError
 from mill.api.printing import one_line
 from mill.api.validate import convert
-from mill.models.http import Failure
-from mill.models.http.model_names import same_model
-from mill.models.openai_compat import OpenAICompatModel
+from mill.models.http.failures import Failure
+from mill.models.http.probes import same_model
+from mill.models.openai_compat.model import OpenAICompatModel
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
