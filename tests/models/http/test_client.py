@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Client, Failure, client, counted_calls, failures, policy
+from mill.models.http import client, failures, policy
 from mill.models.http.body import read_events
-from mill.models.http.limiter import ConcurrencyLimiter
+from mill.models.http.client import Client
+from mill.models.http.failures import Failure
+from mill.models.http.policy import ConcurrencyLimiter, counted_calls
 from mill.models.openai_compat.stream import StreamedAnswer
 from tests.launching import environment
 from tests.servers import Fault, FaultServer, chunked, cut, events, free_port, garbage, post_all, results, stall, status
