@@ -34,12 +34,11 @@ from mill.runs.adaptive import DecisionStages, PrecisionStages, Stages, answer_i
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import JudgeRunner, judge_failures
 from mill.runs.multi_rank import RankShare, check_same_plan
-from mill.runs.planned_samples import PlannedSamples
 from mill.runs.record import Record
-from mill.runs.rendered_prompts import RenderedPrompts
 from mill.runs.results import changed_data, stopped_text, write_results
 from mill.runs.run_scores import Outcome, RunScores
 from mill.runs.samples import RunSample, from_state, prompt_requests, store_unnamed, write_samples
+from mill.runs.samples_ahead import SamplesAhead
 from mill.runs.sampling import SampleChoice, SampleGroup
 from mill.runs.schema import Decision
 from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
@@ -162,8 +161,7 @@ class Run:
         self.session = self._make_session()
         self.meter = Meter(plan.limits, plan.prices, self.session, processes=ranks.size if ranks is not None else 1)
         self.answered: list[SampleState] = []
-        self._prompts = RenderedPrompts(plan.model)
-        self._planned: PlannedSamples | None = None
+        self._ahead = SamplesAhead(plan.folder, plan.model)
         self._entry: dict[str, Any] = {}
         self.decisions: list[Decision] = []
         self.precision: dict[str, str] = {}
@@ -245,7 +243,7 @@ class Run:
         if self.share is not None:
             self.share.end(self.session)
         if self.first:
-            self._prompts.finish(self.answered)
+            self._ahead.finish_prompts(self.answered)
         self.ending.close()
 
     def finish(self) -> Outcome:
@@ -272,18 +270,12 @@ class Run:
             judge=plan.judging.label if plan.judging is not None else "",
             sandbox=sandbox_label([one.task for one in tasks]),
         )
-        missing = [one for one in tasks if one.task.name not in covered]
-        planned = self._planned = PlannedSamples(plan.folder, plan.model.model_name, missing)
-        if self.ranks is None and plan.model.loads_in_thread and planned.fixed:
-            self.executor.on_first_response = self._start_beside  # until then the interpreter has enough to do
+        self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
+        if self.ranks is None and plan.model.loads_in_thread and self._ahead.fixed:
+            # Until the first response the interpreter has enough to do.
+            self.executor.on_first_response = lambda: self._ahead.start(self.answered)
         else:
-            planned.write()
-
-    def _start_beside(self) -> None:
-        """In threads, while the model computes: what samples have before they have responses."""
-        assert self._planned is not None
-        self._planned.start_writing()
-        self._prompts.start(self.answered)
+            self._ahead.write()
 
     @contextmanager
     def until_answered(self, *, keep_model: bool) -> Iterator[None]:
@@ -313,8 +305,7 @@ class Run:
         # On a full disk this fails too, and then the first failure is the one to report.
         with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
             self._refuse_removed()
-            if self._planned is not None:
-                self._planned.finish()
+            self._ahead.finish_files()
             self._entry = manifest.write_session(
                 self.session,
                 tally=self.executor.tally,
@@ -336,7 +327,7 @@ class Run:
             raise RunError(f"{path} was removed or moved during the run: run the same command again")
 
     def _score(self) -> Outcome:
-        plan, tasks, sent = self.plan, self.tasks, self._prompts.of
+        plan, tasks, sent = self.plan, self.tasks, self._ahead.prompts_of
         records = {one.task.name: [from_state(state, sent(state)) for state in one.states] for one in tasks}
         breakdown = self._judge(records)
         with phase(SCORING):
