@@ -29,8 +29,8 @@ from mill.options.text import split_names
 from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.folder import check_writable
-from mill.runs.outcome import Outcome
 from mill.runs.plan import plan, plan_run
+from mill.runs.run_scores import Outcome
 from mill.runs.sample_row import columns_of, run_columns
 from mill.runs.samples import row_of
 from mill.support.terminal import warn
@@ -121,7 +121,7 @@ def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[st
     warnings = score_warnings(outcome)
     for line in warnings:
         warn(line)
-    scores = score_rows(outcome.model, outcome.folder, outcome.tasks, outcome.benchmarks)
+    scores = score_rows(outcome.model, outcome.folder, outcome.results)
     columns = run_columns(outcome.model, outcome.folder)
     samples = [columns_of(row_of(columns, task, one)) for task, scored in outcome.scored.items() for one in scored]
     frames = data_frame("mill.evaluate", scores, COLUMNS), data_frame("mill.evaluate", samples)

@@ -13,6 +13,7 @@ import pytest
 
 import mill.metrics  # noqa: F401  registers its names on import, which the clean-up below must not remove
 from mill.api import registry
+from mill.support.terminal import own_warnings
 from mill.tasks.load import load_builtin
 from tests import forking
 from tests.ray_cluster import Cluster, shared_cluster
@@ -157,7 +158,8 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power, and each call takes 20 ms
     monkeypatch.delenv("MILL_DATA", raising=False)
     saved = [(table, table.entries()) for table in (registry.models, registry.tasks, registry.metrics)]
-    yield
+    with own_warnings():
+        yield
     for table, entries in saved:
         table._entries.clear()
         table._entries.update(entries)

@@ -22,7 +22,7 @@ from mill.cli.output import OutputError, discard_output, open_output
 from mill.cli.start import INTERRUPTED
 from mill.support.processes import world_size
 from mill.support.secrets import redact_text, refuse_inline
-from mill.support.terminal import echo, echo_data, logger, message_line
+from mill.support.terminal import echo, echo_data, logger, message_line, own_warnings
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -139,6 +139,7 @@ def _refuse_keys(argv: list[str]) -> None:
             refuse_inline(word)
 
 
+@own_warnings()
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit code. Only --debug shows tracebacks."""
     debug = "--debug" in argv or bool(os.environ.get("MILL_DEBUG"))

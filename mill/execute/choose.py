@@ -10,10 +10,9 @@ from mill.api.consent import current_consent
 from mill.api.errors import MissingPackage, SpecError
 from mill.api.model import MillModel
 from mill.api.registry import imported_files
-from mill.execute.backend import ExecutorBackend, LocalBackend
+from mill.execute.executor import ExecutorBackend, LocalBackend
 from mill.execute.pool import Pool
-from mill.execute.ray_actor import Opening, environment
-from mill.execute.ray_cluster import RayCluster, RayWorker
+from mill.execute.ray_cluster import Opening, RayCluster, RayWorker, environment
 from mill.execute.workers import LocalWorker, open_replica, portable_identity
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address

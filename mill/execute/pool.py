@@ -21,8 +21,7 @@ from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.model import ComputeDevice
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.execute.work_queue import MAX_DEATHS, WorkQueue
-from mill.execute.workers import Worker, WorkerLost
+from mill.execute.workers import MAX_DEATHS, Worker, WorkerLost, WorkQueue
 from mill.support.terminal import TokenCount, describe, warn
 
 POLL_S = 0.2

@@ -59,7 +59,7 @@ def run_row(run: ExportedRun) -> dict[str, Any]:
         "output_tokens": sum(session.output_tokens for session in run.sessions),
         "judge": run.judge or None,
         "sampled": clean(sampled_text(run.results.tasks.values())) or None,
-        "decision": clean(decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()])) or None,
+        "decision": clean(decision_text(run.results.decisions.values())) or None,
         "versions": json_text(run.versions),
     }
 

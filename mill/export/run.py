@@ -164,9 +164,7 @@ class ExportedRun:
 
     def score_rows(self) -> list[dict[str, Any]]:
         """The rows of `mill collect`."""
-        tasks, benchmarks = self.results.tasks.values(), self.results.benchmarks.values()
-        rows = score_rows(self.model, self.folder, tasks, benchmarks)
-        return [{**row, "run": self.uid} for row in rows]
+        return [{**row, "run": self.uid} for row in score_rows(self.model, self.folder, self.results)]
 
     def rows(self, task: str) -> Iterator[SampleRow]:
         """The samples of a task as in its file, without lone surrogates; none where there is no file yet."""

@@ -96,7 +96,7 @@ def _tags(run: ExportedRun, not_finite: Mapping[str, float]) -> dict[str, str]:
         "mill.command": run.command,
         "mill.warnings": "; ".join(warnings),
         "mill.sampled": sampled_text(run.results.tasks.values()),
-        "mill.decision": decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()]),
+        "mill.decision": decision_text(run.results.decisions.values()),
         "mill.partial_means": ", ".join(
             mean_name(mean.benchmark, mean_of_tasks(mean)) for mean in run.results.benchmarks.values() if mean.missing
         ),

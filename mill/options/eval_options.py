@@ -15,7 +15,7 @@ from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
 from mill.options.definitions import AUTO, MAX_REPEATS, Count, RunOptions, Text
 from mill.options.option import hints
 from mill.options.text import check_price, make_price, parse_pairs, read_dollars, read_list, read_seconds, read_tokens
-from mill.runs.claims import read_claim
+from mill.runs.sampling import read_claim
 
 if TYPE_CHECKING:
     from mill.runs.plan import RunConfig

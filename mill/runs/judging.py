@@ -14,8 +14,7 @@ from mill.api.model import MillModel
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
-from mill.execute.backend import LocalBackend
-from mill.execute.executor import Executor, Tally
+from mill.execute.executor import Executor, LocalBackend, Tally
 from mill.execute.meter import JUDGE, Meter
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec

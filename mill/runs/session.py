@@ -24,7 +24,7 @@ from mill.api.budget import NO_TOKENS, TokenUsage
 from mill.api.errors import RunError
 from mill.execute.meter import MODEL, Amounts
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.schema import Entry, SessionEntry, SessionState, decode_floats, refuse_misnamed
+from mill.runs.schema import Entry, SessionEntry, SessionState, decode_floats, earlier_decisions, refuse_misnamed
 from mill.support.files import unique_name, write_json
 from mill.support.terminal import warn
 from mill.support.validate import convert, read_file
@@ -37,7 +37,7 @@ BEAT_S, BUDGET_BEAT_S = 5.0, 0.5  # between two writes; where a budget depends o
 SILENCE_S = 60.0  # of a process on another machine, before it counts as dead
 READ_S = 1.0  # between two looks at what others have spent
 TOP = ""  # the section of a file's top-level fields
-_MAPPINGS = ("tasks", "benchmarks")
+_MAPPINGS = ("tasks", "benchmarks", "decisions")
 _LISTS = ("sessions",)  # of entries with an `id`, sorted by their `order`
 _POLL_S = 0.5
 _ATTEMPTS = 50
@@ -269,6 +269,9 @@ def _merged(content: Mapping[str, Any], file: str, states: States) -> Entries:
                 entry = replace(published, writer=writer)
                 if name not in known or entry.rank >= known[name].rank:
                     known[name] = entry
+    values = {section: {name: one.value for name, one in entries.items()} for section, entries in winning.items()}
+    for name, value in earlier_decisions(values).items():
+        winning.setdefault("decisions", {}).setdefault(name, Entry(value))
     return winning
 
 
@@ -276,6 +279,8 @@ def read_entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> d
     """The values of a section that win now, each checked against its type."""
     values = {}
     for name, entry in merged(folder, file).get(section, {}).items():
+        if entry.value is None:
+            continue
         source = folder.path / SESSIONS / f"{entry.writer}.json" if entry.writer else folder.path / file
         values[name] = convert(decode_floats(entry.value), kind, f"{section}.{name} in {source}", RunError)
     refuse_misnamed(values, f"{section} of {folder.path / file}")
@@ -286,7 +291,7 @@ def _whole(winning: Entries) -> dict[str, Any]:
     """A file's content."""
     content = {name: one.value for name, one in winning.pop(TOP, {}).items() if name not in (*_LISTS, *_MAPPINGS)}
     for section, entries in winning.items():
-        values = {name: entry.value for name, entry in entries.items()}
+        values = {name: entry.value for name, entry in entries.items() if entry.value is not None}
         content[section] = sorted(values.values(), key=_order) if section in _LISTS else values
     return content
 

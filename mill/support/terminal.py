@@ -3,7 +3,7 @@
 Untrusted text (model output, server messages, names in files) is made safe to print on a terminal or in a log: all output
 goes through `echo`, or through the tables and the console of `mill.report.tables`.
 
-Warnings are what a user must know while the work continues. They go to the logger `mill`, each text once a process: a
+Warnings are what a user must know while the work continues. They go to the logger `mill`, each text once a call: a
 program that embeds mill controls them with `logging`, and the command line prints them on standard error
 (`mill/cli/main.py`). Those about a model, a task or a check are stored in the manifest and the results as well.
 """
@@ -14,7 +14,9 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -72,15 +74,26 @@ def describe(error: BaseException) -> str:
 
 
 logger = logging.getLogger("mill")
-_reported: set[str] = set()
+_PROCESS: set[str] = set()
+_logged: ContextVar[set[str]] = ContextVar("warnings of the call", default=_PROCESS)
 
 
 def warn(text: str) -> None:
-    """Log a warning as one printable line, once for each text."""
-    text = message_line(scrub(text))
-    if text not in _reported:
-        _reported.add(text)
+    """Log a warning as one printable line, once for each text of a call."""
+    text, logged = message_line(scrub(text)), _logged.get()
+    if text not in logged:
+        logged.add(text)
         logger.warning("%s", text)
+
+
+@contextmanager
+def own_warnings() -> Iterator[None]:
+    """A call: inside this context, and in the threads that are started with a copy of it, each text is logged again."""
+    token = _logged.set(set())
+    try:
+        yield
+    finally:
+        _logged.reset(token)
 
 
 class CollectingHandler(logging.Handler):

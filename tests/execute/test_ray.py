@@ -22,10 +22,9 @@ from mill.api.errors import FastPathFailed, ModelBroken, ModelError, SpecError
 from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ZERO_SHOT, Request
-from mill.execute import ray_actor, ray_cluster
+from mill.execute import ray_cluster
 from mill.execute.choose import ExecutorChoice, RayBackend
-from mill.execute.ray_actor import Opening, ReplicaActor
-from mill.execute.ray_cluster import RayCluster
+from mill.execute.ray_cluster import Opening, RayCluster, ReplicaActor
 from mill.execute.workers import WorkerLost
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import parse_spec
@@ -203,8 +202,8 @@ def test_a_worker_that_cannot_open_its_model_says_why(monkeypatch: pytest.Monkey
     def refuse(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(ray_actor, "open_replica", refuse)
-    opening = Opening(parse_spec("hf[path=x]"), None, (), {}, {}, ray_actor.Consent())
+    monkeypatch.setattr(ray_cluster, "open_replica", refuse)
+    opening = Opening(parse_spec("hf[path=x]"), None, (), {}, {}, ray_cluster.Consent())
     for error, kind in ((ValueError("no weights"), ModelError), (WorkerLost("the server is gone"), WorkerLost)):
         with pytest.raises(kind, match=str(error)):
             ray_cluster._handle(ReplicaActor().open(opening))

@@ -17,8 +17,8 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall
 from mill.execute.tools import execute, run_tools
-from mill.runs.outcome import Outcome
 from mill.runs.rescore import score_again
+from mill.runs.run_scores import Outcome
 from mill.sandbox import chosen_sandbox
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.execute.work_queue import MAX_DEATHS, WorkQueue
+from mill.execute.workers import MAX_DEATHS, WorkQueue
 
 CONTEXTS = st.sampled_from(["", "a", "ab", "<user> a", "long " * 50]) | st.tuples(
     st.builds(Message, st.sampled_from(["user", "system"]), st.sampled_from(["a", "b"]))

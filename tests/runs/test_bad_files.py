@@ -49,7 +49,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.setattr("mill.support.terminal._reported", set())
     shutil.copytree(whole, tmp_path / "out")
     (found,) = (tmp_path / "out").glob("*/*")
     capsys.readouterr()

@@ -20,7 +20,6 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.cli.main import run
 from mill.runs.folder import RunFolder
 from mill.runs.session import spent_so_far
-from mill.support import terminal
 from tests.outcomes import only, recorded, samples, scores, sessions
 from tests.runs.faults import TOY, computed
 from tests.servers import FaultServer, status
@@ -38,7 +37,6 @@ def out(tmp_path: Path) -> Path:
 @pytest.fixture
 def mill(out: Path, toy_here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(terminal, "_reported", set())
 
     def call(model: str, tasks: str, *options: str) -> tuple[int, str, str]:
         toy_here.write_text("")

@@ -1,20 +1,15 @@
-"""One budget for all processes of a run: killed and resumed, at the same time, as ranks, and on several servers.
-
-A real llama-server's own counts say what was spent. An answer has at most 7 + 8 tokens there.
-"""
+"""One budget for all processes of a run: killed and resumed, at the same time, and as ranks."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mill.runs.folder import RunFolder
 from mill.runs.session import spent_so_far
-from tests.counting_proxy import CountingProxy
 from tests.launching import TESTS, ended, lines, run, start_mill, start_ranks, toy
 from tests.outcomes import only, recorded, scores
 from tests.waiting import until
@@ -22,12 +17,6 @@ from tests.waiting import until
 TOKENS = 5  # of an answer of the toy model
 RANKED = [str(TESTS / "ranked.py")]
 FILE = str(TESTS / "toy.py")
-
-
-@pytest.fixture
-def proxy(llama: str) -> Iterator[CountingProxy]:
-    with CountingProxy(llama) as proxy:
-        yield proxy
 
 
 def arguments(model: str, out: Path, budget: int, tasks: str = "toy_gen") -> list[str]:

@@ -13,9 +13,9 @@ import pytest
 
 from mill.api.errors import RunError
 from mill.cli.main import run
-from mill.runs.claims import Claim
-from mill.runs.decisions import UNIT, GroupTest, Range, describe_decision, value_range
+from mill.runs.adaptive import UNIT, GroupTest, Range, describe_decision, value_range
 from mill.runs.samples import RunSample
+from mill.runs.sampling import Claim
 from mill.runs.schema import Decision
 from tests.toy_exam import ExamTask
 
@@ -108,7 +108,7 @@ def test_a_run_scored_again_keeps_its_decisions_and_intervals(tmp_path: Path, co
     for options in commands:
         folder = evaluate(tmp_path, *options)
     before = results(folder)
-    assert before["tasks"]["toy_exam_law"]["decision"]["looks"]
+    assert all(decision["looks"] for decision in before["decisions"].values())
     assert run(["score", str(folder)]) == 0
     assert results(folder) == before
 
@@ -117,7 +117,7 @@ def test_failures_of_a_decision_stay_when_it_is_scored_again(tmp_path: Path, mon
     monkeypatch.setenv("EXAM_FAILS", "3")
     folder = evaluate(tmp_path, "--decide", "acc>0.5")
     before = results(folder)
-    assert before["benchmarks"]["toy_exam"]["decision"]["failed"] > 20
+    assert next(iter(before["decisions"].values()))["failed"] > 20
     assert run(["score", str(folder)]) == 1
     assert results(folder) == before
 
@@ -127,13 +127,14 @@ def test_a_claim_is_decided_again_by_scores_that_changed(
 ) -> None:
     """With right and wrong answers exchanged the interval is mirrored, and what was more than 0.5 is less."""
     folder = evaluate(tmp_path, "--decide", "acc>0.5")
-    before = results(folder)["benchmarks"]["toy_exam"]
+    before = results(folder)
     monkeypatch.setattr(ExamTask, "score", lambda self, sample, responses: {"acc": float(responses[0].text != "right")})
     assert run(["score", str(folder)]) == 0
-    after = results(folder)["benchmarks"]["toy_exam"]
-    assert (before["decision"]["outcome"], after["decision"]["outcome"]) == ("true", "false")
-    assert [look["n"] for look in after["decision"]["looks"]] == [look["n"] for look in before["decision"]["looks"]]
-    old, new = before["metrics"]["acc"], after["metrics"]["acc"]
+    after = results(folder)
+    (decided,), (again,) = before["decisions"].values(), after["decisions"].values()
+    assert (decided["outcome"], again["outcome"]) == ("true", "false")
+    assert [look["n"] for look in again["looks"]] == [look["n"] for look in decided["looks"]]
+    old, new = (found["benchmarks"]["toy_exam"]["metrics"]["acc"] for found in (before, after))
     assert (new["low"], new["high"]) == pytest.approx((1 - old["high"], 1 - old["low"]))
     assert "toy_exam: acc>0.5 is false" in capsys.readouterr().out
 

@@ -19,10 +19,10 @@ from mill.api.registry import register_metric
 from mill.api.task import RenderSettings
 from mill.cli.main import run as main
 from mill.runs.folder import RunFolder
-from mill.runs.outcome import Outcome
 from mill.runs.record import Record
 from mill.runs.rescore import score_again
 from mill.runs.results import _estimate
+from mill.runs.run_scores import Outcome
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare
 

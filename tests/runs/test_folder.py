@@ -88,7 +88,6 @@ def test_one_odd_run_is_named_and_left_out(
     manifest = next(out.glob("odd-*/*/manifest.json"))
     manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "sessions": {"a": 1}}))
     for argv in (["collect"], ["collect", "--format", "json"], ["ls", "runs"]):
-        monkeypatch.setattr("mill.support.terminal._reported", set())
         capsys.readouterr()
         assert mill([*argv, "--output_dir", str(out)]) == 0
         captured = capsys.readouterr()

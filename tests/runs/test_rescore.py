@@ -16,7 +16,6 @@ from tests.runs.faults import TASKS, TOY, N, arguments
 
 @pytest.fixture
 def run(toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.setattr("mill.support.terminal._reported", set())
     assert mill(arguments(tmp_path / "out", TASKS, "--quiet")) == 0
     (found,) = (tmp_path / "out").glob("*/*")
     capsys.readouterr()

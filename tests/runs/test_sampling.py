@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -17,13 +18,12 @@ from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.report.collect import collect
 from mill.report.scores import score_table
-from mill.runs.claims import Claim, read_claim
-from mill.runs.decisions import describe_decision
+from mill.runs.adaptive import describe_decision
 from mill.runs.evaluate import Plan
-from mill.runs.outcome import Outcome
 from mill.runs.recorded_run import read_runs
+from mill.runs.run_scores import Outcome
 from mill.runs.sample_row import NOT_ANSWERED
-from mill.runs.sampling import SampleChoice, random_order, stratified_order
+from mill.runs.sampling import Claim, SampleChoice, random_order, read_claim, stratified_order
 from mill.runs.schema import Look, TaskResult
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare
@@ -149,12 +149,14 @@ def test_a_smaller_sample_does_not_replace_a_larger_one_or_the_whole(tmp_path: P
     assert large.folder.results().tasks["toy_exam_art"].n == 100
     run(tmp_path, "toy_exam_art", limit=20)
     assert large.folder.results().tasks["toy_exam_art"].n == 100
-    decided = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.99)).tasks[0]
-    stored = large.folder.results().tasks["toy_exam_art"]
-    assert decided.n == 200 == stored.n and stored.decision == decided.decision
+    decided = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.99))
+    stored = large.folder.results()
+    assert decided.tasks[0].n == 200 == stored.tasks["toy_exam_art"].n
+    assert [*stored.decisions.values()] == decided.decisions
     run(tmp_path, "toy_exam_art", sample=250)
-    stored = large.folder.results().tasks["toy_exam_art"]
-    assert stored.n == 250 and stored.decision == decided.decision  # it stays beside the scores of more samples
+    stored = large.folder.results()
+    assert stored.tasks["toy_exam_art"].n == 250, "and the decision stays beside the scores of more samples"
+    assert [*stored.decisions.values()] == decided.decisions
     run(tmp_path, "toy_exam_art")
     run(tmp_path, "toy_exam_art", sample=100)
     assert large.folder.results().tasks["toy_exam_art"].n == 300
@@ -221,10 +223,10 @@ def test_a_staged_run_that_stops_does_not_name_its_internal_blocks(tmp_path: Pat
 def test_a_decision_on_failures_alone_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAM_FAILS", "1")
     outcome = run(tmp_path, "toy_exam_art", decide=Claim("acc", "<", 0.5))
-    decision = outcome.tasks[0].decision
-    assert decision is not None and (decision.outcome, decision.n, decision.failed) == ("undecided", 200, 200)
-    stored = outcome.folder.results().tasks["toy_exam_art"].decision
-    assert stored is not None and stored.looks == [Look(200, "NaN", 0.0, 1.0)]
+    (decision,) = outcome.decisions
+    assert (decision.outcome, decision.n, decision.failed) == ("undecided", 200, 200)
+    (stored,) = outcome.folder.results().decisions.values()
+    assert stored.looks == [Look(200, "NaN", 0.0, 1.0)]
 
 
 @pytest.mark.parametrize("bound", [1.5, -0.1, 60.0])
@@ -252,7 +254,7 @@ def test_a_sample_is_extended_where_failures_make_it_too_small(tmp_path: Path, m
 
 def test_a_claim_is_decided_early_and_the_run_can_be_extended(tmp_path: Path, exam_here: Path) -> None:
     outcome = run(tmp_path, decide=Claim("acc", ">", 0.5))
-    decision = mean(outcome).decision
+    (decision,) = outcome.decisions
     assert (decision.outcome, decision.of) == ("true", "toy_exam") and truth() > 0.5
     assert decision.n == len(ids(outcome)) < 1000
     assert len(exam_here.read_text().splitlines()) == decision.n
@@ -261,19 +263,19 @@ def test_a_claim_is_decided_early_and_the_run_can_be_extended(tmp_path: Path, ex
     assert (found.low, found.high) == (decision.looks[-1].low, decision.looks[-1].high)
     assert found.low < truth() < found.high
     stored = outcome.folder.results()
-    assert stored.benchmarks["toy_exam"].decision == decision
+    assert [*stored.decisions.values()] == [decision]
 
     whole = run(tmp_path)
     assert mean(whole).metrics["acc"].value == pytest.approx(truth())
     kept = whole.folder.results().benchmarks["toy_exam"]
-    assert kept.decision == decision and kept.n == TOTAL
+    assert kept.n == TOTAL
     assert kept.metrics["acc"].low != found.low  # the fixed-sample interval
 
 
 def test_a_claim_at_the_very_value_is_undecided_after_all_samples(tmp_path: Path) -> None:
     exact = sum(is_right("toy_exam_art", index, 0.65, 0.0, "a") for index in range(300)) / 300
-    decision = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", exact)).tasks[0].decision
-    assert decision is not None and (decision.outcome, decision.n) == ("undecided", 300)
+    (decision,) = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", exact)).decisions
+    assert (decision.outcome, decision.n) == ("undecided", 300)
 
 
 @pytest.mark.parametrize("claim", [Claim("acc", ">", 0.45), Claim("acc", "<", 0.45)])
@@ -282,15 +284,15 @@ def test_failed_samples_decide_nothing_until_they_are_answered(
 ) -> None:
     """Half of the answers fail: about a third of all samples are right, or five sixths, by what the others would score."""
     monkeypatch.setenv("EXAM_FAILS", "2")
-    result = run(tmp_path, "toy_exam_law", decide=claim).tasks[0]
-    decision, found = result.decision, result.metrics["acc"]
-    assert decision is not None and decision.outcome == "undecided"
+    outcome = run(tmp_path, "toy_exam_law", decide=claim)
+    (decision,), found = outcome.decisions, outcome.tasks[0].metrics["acc"]
+    assert decision.outcome == "undecided"
     assert decision.failed == pytest.approx(decision.n / 2, rel=0.2)
     assert found.value == decision.looks[-1].value == pytest.approx(0.65 + LIFTS["toy_exam_law"], abs=0.1)
     assert found.low is not None and found.high is not None and found.low < 0.35 and found.high > 0.8
     monkeypatch.delenv("EXAM_FAILS")
-    again = run(tmp_path, "toy_exam_law", decide=claim).tasks[0].decision
-    assert again is not None and (again.outcome, again.failed) == ("true" if claim.compare == ">" else "false", 0)
+    (again,) = run(tmp_path, "toy_exam_law", decide=claim).decisions
+    assert (again.outcome, again.failed) == ("true" if claim.compare == ">" else "false", 0)
 
 
 def test_a_claim_that_no_failed_sample_could_change_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,19 +302,45 @@ def test_a_claim_that_no_failed_sample_could_change_is_decided(tmp_path: Path, m
     assert (round(least, 2), round(least + 0.1, 2)) == (0.58, 0.68)
     monkeypatch.setenv("EXAM_FAILS", "10")
     for bound, outcome in ((0.45, "true"), (0.8, "false")):
-        decision = run(tmp_path, "toy_exam_law", decide=Claim("acc", ">", bound)).tasks[0].decision
-        assert decision is not None and decision.outcome == outcome and decision.failed > 10
+        (decision,) = run(tmp_path, "toy_exam_law", decide=Claim("acc", ">", bound)).decisions
+        assert decision.outcome == outcome and decision.failed > 10
         assert decision.looks[-1].low < least < least + 0.1 < decision.looks[-1].high
         assert f"; {decision.failed} samples failed" in describe_decision(decision)
 
 
 def test_a_decision_stays_when_another_claim_is_decided(tmp_path: Path) -> None:
-    first = mean(run(tmp_path, decide=Claim("acc", ">", 0.6)))
+    decided = run(tmp_path, decide=Claim("acc", ">", 0.6))
+    first = mean(decided)
     run(tmp_path, decide=Claim("acc", ">", 0.3))
-    stored = next(iter(read_runs(tmp_path / "out"))).results.benchmarks["toy_exam"]
-    assert first.decision is not None and stored.decision == first.decision
-    assert [one.claim for one in stored.other_decisions] == ["acc>0.3"]
-    assert stored.metrics["acc"] == first.metrics["acc"]
+    results = next(iter(read_runs(tmp_path / "out"))).results
+    assert [one.claim for one in results.decisions.values()] == ["acc>0.6", "acc>0.3"]
+    assert [*results.decisions.values()][:1] == decided.decisions
+    assert results.benchmarks["toy_exam"].metrics["acc"] == first.metrics["acc"]
+
+
+def test_a_decision_of_an_earlier_version_is_read_and_kept(tmp_path: Path) -> None:
+    """It was in the results of the benchmark and of each of its tasks."""
+    decided = run(tmp_path, decide=Claim("acc", ">", 0.6))
+    file, (decision,) = decided.folder.path / "results.json", decided.decisions
+    stored = json.loads(file.read_text())
+    entry = stored.pop("decisions").popitem()[1]
+    for one in (*stored["tasks"].values(), *stored["benchmarks"].values()):
+        one["decision"] = entry
+    for part in (decided.folder.path / "sessions").iterdir():
+        part.unlink()
+    file.write_text(json.dumps(stored))
+    assert [*decided.folder.results().decisions.values()] == [decision]
+    run(tmp_path, decide=Claim("acc", ">", 0.3))
+    results = decided.folder.results()
+    assert {one.claim for one in results.decisions.values()} == {"acc>0.6", "acc>0.3"}
+    assert results.benchmarks["toy_exam"].metrics["acc"] == mean(decided).metrics["acc"]
+
+
+def test_a_decision_about_other_data_is_gone(tmp_path: Path) -> None:
+    run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.6))
+    planned = plan(tmp_path, "toy_exam_art", sample=250)
+    changed = replace(planned, tasks=[replace(planned.tasks[0], data_hash="of other data")])
+    assert changed.execute(quiet=True).folder.results().decisions == {}
 
 
 def test_blocks_do_not_depend_on_what_is_recorded(tmp_path: Path) -> None:
@@ -320,7 +348,7 @@ def test_blocks_do_not_depend_on_what_is_recorded(tmp_path: Path) -> None:
     fresh = run(tmp_path / "one", decide=Claim("acc", ">", 0.6))
     run(tmp_path / "two", limit=1000)
     later = run(tmp_path / "two", decide=Claim("acc", ">", 0.6))
-    assert mean(fresh).decision == mean(later).decision
+    assert fresh.decisions == later.decisions
     assert ids(fresh) == ids(later)
 
 
@@ -357,11 +385,11 @@ def test_an_error_in_the_middle_of_a_decision_loses_nothing(tmp_path: Path, exam
         planned.execute(quiet=True)
     assert len(exam_here.read_text().splitlines()) == 200
     again = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.5))
-    assert again.tally.known >= 200 and again.tasks[0].decision is not None
+    assert again.tally.known >= 200 and again.decisions
 
 
 def test_tasks_not_drawn_yet_do_not_fail_a_decision(tmp_path: Path) -> None:
     outcome = run(tmp_path, decide=Claim("acc", ">", 0.05))
-    assert outcome.complete and mean(outcome).decision.n == 200
+    assert outcome.complete and outcome.decisions[0].n == 200
     assert sum(task.n for task in outcome.tasks) == 200
     assert all(isinstance(task, TaskResult) for task in outcome.tasks)

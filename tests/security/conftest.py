@@ -31,7 +31,6 @@ def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
-    monkeypatch.setattr("mill.support.terminal._reported", set())
     monkeypatch.chdir(tmp_path)
 
     def call(*argv: str) -> tuple[int, str]:

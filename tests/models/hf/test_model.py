@@ -27,7 +27,6 @@ from mill.models.prefix import padded_scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
-from mill.support import terminal
 from tests.waiting import until
 
 PAIRS = [
@@ -326,7 +325,6 @@ def test_a_cpu_without_bfloat16_is_reported_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(terminal, "_reported", set())
     for _ in range(2):
         assert hf(tiny_model, dtype="bfloat16").loglikelihood(pairs(("the", " dog")))[0].score is not None
     assert caplog.text.count("dtype=float32 is several times faster") == 1
@@ -339,7 +337,6 @@ def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_gi
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mill.models.hf.checkpoint.cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(terminal, "_reported", set())
     model = TransformersModel(str(tiny_model), device_map="cpu")
     assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
     assert caplog.text.count("so dtype=float32 is taken") == 1

@@ -19,7 +19,6 @@ from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
-from mill.support import terminal
 from mill.tasks.load import load_files, select
 from tests.models.trained import saved
 from tests.plans import prepare
@@ -83,7 +82,6 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     load_files((ODD,))
-    monkeypatch.setattr(terminal, "_reported", set())  # of other tests in this process
 
     def reported(backend: str) -> dict[str, str]:
         spec = f"{backend}[path={tiny_model},dtype=float32,device_map=cpu]"

@@ -15,7 +15,6 @@ from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.models.spec.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
 from mill.models.spec.parse import Spec, make_spec, parse_spec
-from mill.support import terminal
 from tests.waiting import until
 
 SEED_NAMES = [
@@ -263,7 +262,6 @@ def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(terminal, "_reported", set())
     (tmp_path / "shapes").mkdir()
     config = "mill/models/configs/clip/shapes.py"
     assert parse_spec("./shapes") == parse_spec("hf[path=./shapes]") and parse_spec(config).config == config
