@@ -384,7 +384,7 @@ BAD = {
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
     "images need a model that takes them": (
         ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
-        "takes text; backends that do: hf, vllm, litellm, clip, timm, openai-compat, vllm-mlx",
+        "takes text; backends that do: hf, openai-compat, vllm-mlx, clip, litellm, timm, vllm",
     ),
     "fixed classes need timm": (
         ["eval", "clip[path=ViT-B-32]", "imagenet_supervised"],
