@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import mill.metrics
-import mill.models  # noqa: F401  both register their names on import, which the clean-up below must not remove
+import mill.metrics  # noqa: F401  registers its names on import, which the clean-up below must not remove
 from mill.api import registry
 from mill.support.terminal import own_warnings
 from mill.tasks.load import load_builtin
@@ -158,7 +157,7 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     load_builtin()
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power, and each call takes 20 ms
     monkeypatch.delenv("MILL_DATA", raising=False)
-    saved = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]
+    saved = [(table, table.entries()) for table in (registry.models, registry.tasks, registry.metrics)]
     with own_warnings():
         yield
     for table, entries in saved:

@@ -10,7 +10,7 @@ from mill.api.registry import register_model, register_task
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.support.processes import rank
 from tests.toy import ToyChoice, ToyGeneration, ToyModel
 from tests.waiting import hold

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
+from mill.api.backend import Backend
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.support.files import check_path
 from mill.support.terminal import describe
@@ -28,6 +29,7 @@ C = TypeVar("C")
 
 
 FILE_MODULE = "mill_file_"  # how the names of modules begin that are a user's files
+DESCRIPTION = "BACKEND"  # the attribute of a module, or of a class, that describes a backend
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,13 @@ def registering() -> Iterator[list[Registration]]:
 
 
 class Registry(Generic[T]):
-    """Name -> object. Entries given as "module:attribute" are imported on first use."""
+    """Name -> object. Entries given as "module:attribute", or as a description that names it, are imported on first use.
+    `builtin` names a function that returns mill's own."""
 
-    def __init__(self, what: str, entry_points: str) -> None:
+    def __init__(self, what: str, entry_points: str, builtin: str = "") -> None:
         self.what = what
-        self._group = entry_points
-        self._entries: dict[str, T | str] = {}
+        self._group, self._builtin = entry_points, builtin
+        self._entries: dict[str, T | str | Backend] = {}
         self._plugins_read = False
 
     def add(self, name: str, entry: T | str, *, override: bool = False) -> None:
@@ -107,11 +110,12 @@ class Registry(Generic[T]):
             made.append(Registration(self, name, entry, override, self._find(name)))
         (self._of_call if made is not None and not _is_imported(entry) else self._entries)[name] = entry
 
-    def entries(self) -> dict[str, T | str]:
+    def entries(self) -> dict[str, T | str | Backend]:
         """All entries by name; those of this call's files win."""
+        self._read_builtin()
         return {**self._entries, **self._of_call} if _call.get() is not None else dict(self._entries)
 
-    def put_back(self, name: str, entry: T | str | None) -> None:
+    def put_back(self, name: str, entry: T | str | Backend | None) -> None:
         """Undo an `add`."""
         for table in (self._of_call, self._entries):
             if name in table and table[name] is not entry:
@@ -120,12 +124,13 @@ class Registry(Generic[T]):
             self._of_call[name] = entry
 
     @property
-    def _of_call(self) -> dict[str, T | str]:
+    def _of_call(self) -> dict[str, T | str | Backend]:
         """What files register: for this call, or for the process where there is none."""
         call = _call.get()
         return self._entries if call is None else call.entries.setdefault(self.what, {})
 
-    def _find(self, name: Any) -> T | str | None:
+    def _find(self, name: Any) -> T | str | Backend | None:
+        self._read_builtin()
         return self._of_call.get(name, self._entries.get(name))
 
     def names(self) -> list[str]:
@@ -135,7 +140,7 @@ class Registry(Generic[T]):
     def target(self, name: str) -> str | None:
         """The "module:attribute" of a name that is not imported yet."""
         entry = self._find(name)
-        return entry if isinstance(entry, str) else None
+        return entry.target if isinstance(entry, Backend) else entry if isinstance(entry, str) else None
 
     def defined_in(self, module: str) -> list[str]:
         """The names whose object a given module defines."""
@@ -157,6 +162,9 @@ class Registry(Generic[T]):
         if name not in self:
             raise UnknownName(self.what, name, self.names(), hint)
         entry = self._find(name)
+        if isinstance(entry, Backend):
+            described: T = _import(entry.target)
+            return described
         if isinstance(entry, str):
             found = _import(entry)
             if isinstance(found, ModuleType):  # a module registers its names while it is imported
@@ -168,6 +176,11 @@ class Registry(Generic[T]):
         assert entry is not None
         return entry
 
+    def _read_builtin(self) -> None:
+        if self._builtin:
+            builtin, self._builtin = self._builtin, ""
+            self._entries = {**_import(builtin)(), **self._entries}
+
     def _read_plugins(self) -> None:
         if self._plugins_read:
             return
@@ -175,11 +188,24 @@ class Registry(Generic[T]):
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self._group):
-            self._entries.setdefault(point.name, f"{point.module}:{point.attr}" if point.attr else point.module)
+            target = f"{point.module}:{point.attr}" if point.attr else point.module
+            described = _description(target) if point.attr == DESCRIPTION else None
+            for name in described.names if described else (point.name,):
+                self._entries.setdefault(name, described or target)
+
+
+def _description(target: str) -> Backend | None:
+    """The description of a backend; one that cannot be imported is refused when the backend is used."""
+    try:
+        found = _import(target)
+    except MillError:
+        return None
+    return found if isinstance(found, Backend) else None
 
 
 def _is_builtin(entry: Any) -> bool:
     """Whether mill itself defines an entry: "mill.module:name", a class or function of mill, or a partial of one."""
+    entry = entry.target if isinstance(entry, Backend) else entry
     module = entry if isinstance(entry, str) else getattr(getattr(entry, "func", entry), "__module__", "")
     return str(module).startswith("mill.")
 
@@ -193,7 +219,7 @@ def _is_imported(entry: Any) -> bool:
 
 def _is_same(earlier: Any, entry: Any) -> bool:
     """Equal, or a lazy entry that was imported meanwhile."""
-    return bool(earlier == entry) or (isinstance(earlier, str) and _is_builtin(entry))
+    return bool(earlier == entry) or (isinstance(earlier, (str, Backend)) and _is_builtin(entry))
 
 
 def _import(target: str) -> Any:
@@ -207,7 +233,7 @@ def _import(target: str) -> Any:
         raise MillError(f"cannot import {target}: {error}") from error
 
 
-models: Registry[Any] = Registry("backend", "mill.models")
+models: Registry[Any] = Registry("backend", "mill.models", "mill.models.spec.backends:builtin_backends")
 tasks: Registry[Any] = Registry("task", "mill.tasks")
 metrics: Registry[Any] = Registry("metric", "mill.metrics")
 checks: Registry[Any] = Registry("check", "mill.checks")
@@ -222,9 +248,19 @@ def _decorator(registry: Registry[Any], names: tuple[str, ...], override: bool) 
     return register
 
 
-def register_model(*names: str, override: bool = False) -> Callable[[C], C]:
-    """Make a MillModel subclass usable by these names in `mill eval`; `override` replaces built-in backends."""
-    return _decorator(models, names, override)
+def register_model(*names: str | Backend, override: bool = False) -> Callable[[C], C]:
+    """Make a MillModel subclass usable in `mill eval` by these names, or by those of its description; `override` replaces
+    built-in backends."""
+    described = next((name for name in names if isinstance(name, Backend)), None)
+    spelled = [part for name in names for part in (name.names if isinstance(name, Backend) else (name,))]
+    register = _decorator(models, tuple(spelled), override)
+
+    def describe(entry: C) -> C:
+        if described is not None:
+            setattr(entry, DESCRIPTION, described)
+        return register(entry)
+
+    return describe
 
 
 def register_task(*names: str, override: bool = False) -> Callable[[C], C]:

@@ -172,11 +172,11 @@ class Executor:
     @contextlib.contextmanager
     def _counted(self, kind: str) -> Iterator[None]:
         """Count what is computed inside, also where that is interrupted."""
-        started, before = time.monotonic(), self.backend.token_count()
+        started, before = time.perf_counter(), self.backend.token_count()
         try:
             yield
         finally:
-            seconds, tokens = time.monotonic() - started, self.backend.token_count()
+            seconds, tokens = time.perf_counter() - started, self.backend.token_count()
             self.tally.answering_s += seconds
             self.tally.scoring_s += 0.0 if kind in TEXT_KINDS else seconds
             if tokens is not None and tokens is not before:  # one that the stream has made

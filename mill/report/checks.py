@@ -9,9 +9,10 @@ from typing import Any
 
 from mill.checks.glossary import GROUPS, METRICS, counted, format_interval, format_value, title
 from mill.checks.kinds import explain
-from mill.checks.pairing import EMPTY, FAILED
+from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
+from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.tables import console, dash, print_table
 from mill.support.terminal import printable

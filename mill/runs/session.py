@@ -32,6 +32,7 @@ from mill.support.validate import convert, read_file
 T = TypeVar("T")
 
 SESSIONS = "sessions"
+ENDED = ".ended.json"  # how the file of a session ends that could not write that it has ended
 BEAT_S, BUDGET_BEAT_S = 5.0, 0.5  # between two writes; where a budget depends on them
 SILENCE_S = 60.0  # of a process on another machine, before it counts as dead
 READ_S = 1.0  # between two looks at what others have spent
@@ -76,14 +77,15 @@ class SessionFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Where the disk is full, what the last beat said stays. A session that leaves nothing leaves no file."""
+        """Where the disk is full, what the last beat said stays, and the name of the file says that the session has ended. A
+        session that leaves nothing leaves no file."""
         self._over.set()
         self._thread.join()
-        if self.spent or self._state.published:
-            self._beat(ended=True, working=False)
-        else:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if not self.spent and not self._state.published:
                 self.file.unlink()
+            elif not self._beat(ended=True, working=False):
+                self.file.rename(self.file.with_name(self.name + ENDED))
 
     @property
     def state(self) -> SessionState:
@@ -184,10 +186,13 @@ class SessionFile:
         while not self._over.wait(self._beat_s):
             self._beat()
 
-    def _beat(self, **changes: Any) -> None:
-        with contextlib.suppress(RunError):  # a full disk: the work itself reports it
+    def _beat(self, **changes: Any) -> bool:
+        """Whether it could be written. Where a disk is full, the work itself reports it."""
+        with contextlib.suppress(RunError):
             if self.file.exists():  # a folder that was removed is not made again
                 self._write(**changes)
+                return True
+        return False
 
 
 class SessionWatcher:
@@ -220,11 +225,13 @@ def read_sessions(folder: RunFolder, *, skip: str = "") -> dict[str, SessionStat
     try:
         with os.scandir(folder.path / SESSIONS) as files:
             for file in sorted(files, key=lambda one: one.name):
-                name = file.name.removesuffix(".json")
+                name = file.name.removesuffix(ENDED).removesuffix(".json")
                 if file.name.endswith(".json") and not file.name.startswith(".") and name != skip:
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         stat = file.stat()
-                        states[name] = _read_state(Path(file.path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                        state = _read_state(Path(file.path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                        over = file.name.endswith(ENDED)
+                        states[name] = replace(state, ended=True, working=False) if over else state
     except FileNotFoundError:
         return {}
     except OSError as error:

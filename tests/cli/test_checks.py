@@ -461,7 +461,7 @@ def test_determinism_measures_again_unless_it_was_interrupted(mill: Mill, tmp_pa
 
 
 def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mill.models.hf import TransformersModel
+    from mill.models.hf.model import TransformersModel
 
     cleaned: list[int] = []
     clean = TransformersModel.clean

@@ -111,8 +111,9 @@ def test_dialogs_that_are_cut_are_pending_and_resume_in_the_middle(mill: Mill, o
 @pytest.fixture
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that are added to the time; pauses are over at once, and in the list."""
-    seconds, monotonic = [0.0], time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + sum(seconds))
+    seconds, clock = [0.0], time.monotonic
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: clock() + sum(seconds))
     monkeypatch.setattr(time, "sleep", seconds.append)
     return seconds
 

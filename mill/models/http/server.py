@@ -22,8 +22,8 @@ from mill.api.response import Response
 from mill.models.http.body import BODY_CAP
 from mill.models.http.client import Client, Reply
 from mill.models.http.failures import Failure
-from mill.models.http.model_names import same_model
 from mill.models.http.policy import ServerPolicy, counted_calls
+from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
 from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.tokens.chat_template import wanted

@@ -19,8 +19,8 @@ from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.models.http import Failure, Reply
-from mill.models.http.failures import raise_reported
+from mill.models.http.client import Reply
+from mill.models.http.failures import Failure, raise_reported
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat.answers import read_answer
 from mill.models.spec.arguments import check_key

@@ -9,12 +9,10 @@ from mill.api.errors import ModelError, UnknownName
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
-from mill.models.http import Failure
-from mill.models.http.body import BODY_CAP, SCORES_CAP
-from mill.models.http.model_names import same_file
-from mill.models.http.prefill import renders_open
+from mill.models.http.body import BODY_CAP, SCORES_CAP, shaped
+from mill.models.http.failures import Failure
+from mill.models.http.probes import renders_open, same_file
 from mill.models.http.server import ServerModel, messages_of
-from mill.models.http.values import shaped
 from mill.models.llama_cpp.schema import (
     LlamaCompletion,
     LlamaModel,

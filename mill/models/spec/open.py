@@ -109,11 +109,9 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
 
 def _model_class(backend: str) -> type:
     info = backend_info(backend)
-    if info and models.target(backend) == info.target:
-        if info.package and importlib.util.find_spec(info.package) is None:
-            raise MissingPackage(f"the backend {backend}", info.package, info.extra)
-        if not info.shipped:
-            raise ModelError(f"the backend {backend} is not in this version of mill")
+    lazy = models.target(backend) is not None  # a class that replaces it needs other packages
+    if info and info.extra and lazy and importlib.util.find_spec(info.package) is None:
+        raise MissingPackage(f"the backend {backend}", info.package, info.extra)
     cls = models.get(backend)
     if not isinstance(cls, type):
         raise ModelError(f"the backend {backend} is registered as {cls!r}, which is not a class")
@@ -124,6 +122,18 @@ def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
     """The keyword arguments of a backend, by name."""
     parameters = constructor_parameters(cls)
     return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def described_arguments(backend: str) -> list[tuple[str, str, str]]:
+    """The arguments of a backend: name, default and what it is for; "..." stands for any others."""
+    info, rows = backend_info(backend), []
+    known = arguments_of(models.get(backend))
+    about = dict(info.arguments) if info else {}
+    for name, parameter in known.items():
+        default = "" if parameter.default in (None, "", parameter.empty) else parameter.default
+        text = ", ".join(default) if isinstance(default, (list, tuple)) else str(default)
+        rows.append((name, text.lower() if isinstance(default, bool) else text, about.get(name, "")))
+    return rows + [(name, "", about[name]) for name in about if name not in known]
 
 
 def takes_argument(backend: str, name: str) -> bool:

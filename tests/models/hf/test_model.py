@@ -21,7 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
-from mill.models.hf import TransformersModel, loading
+from mill.models.hf import loading
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix import padded_scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair

@@ -7,7 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from mill.models.http import Client, Failure, Reply, policy
+from mill.models.http import policy
+from mill.models.http.client import Client, Reply
+from mill.models.http.failures import Failure
 from mill.models.http.policy import LONGEST_REFUSAL_S, ServerPolicy
 from mill.support import terminal
 from tests.servers import FaultServer, post_all, status

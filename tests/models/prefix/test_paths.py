@@ -12,7 +12,7 @@ import torch
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix import packed_scoring, proof
 from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.packed_attention import Pack

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models import memory
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix import fused_kernels, packed_scoring
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import mill.models  # noqa: F401  registers the built-in backends
 from mill.api import registry
 from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
@@ -139,12 +138,6 @@ def test_a_missing_package_is_refused_with_its_install_line(
     with pytest.raises(MissingPackage) as raised:
         open_model(f"{name}[path=a]")
     assert str(raised.value) == f'the backend {name} needs the package {package}: pip install -e ".[{extra}]"'
-
-
-def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module.startswith("mill.") else object())
-    with pytest.raises(ModelError, match=r"^the backend vllm is not in this version of mill$"):
-        open_model("vllm[path=a]")
 
 
 def test_a_users_class_under_a_built_in_name_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from mill.api.errors import ModelError
-from mill.models.http import Failure
-from mill.models.http.model_names import same_model
-from mill.models.openai_compat import OpenAICompatModel
+from mill.models.http.failures import Failure
+from mill.models.http.probes import same_model
+from mill.models.openai_compat.model import OpenAICompatModel
 from mill.support.terminal import one_line
 from mill.support.validate import convert
 
