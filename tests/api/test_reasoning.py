@@ -38,11 +38,6 @@ def test_reasoning_is_what_stands_before_the_answer(
     assert TAGS.split(text, opened=opened) == (reasoning, answer)
 
 
-@pytest.mark.parametrize(("prompt", "opened"), [("<|assistant|><think>", True), ("<think>\n", True), ("<think> x", False)])
-def test_a_prompt_opens_reasoning_with_its_last_characters(prompt: str, opened: bool) -> None:
-    assert TAGS.opened_by(prompt) is opened
-
-
 def test_tags_are_two_texts_or_none() -> None:
     assert read_tags("<a>, </a>") == read_tags(["<a>", "</a>"]) == ("<a>", "</a>")
     assert read_tags("none") == read_tags([]) == ()
