@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -224,49 +225,58 @@ class Executor:
         self.tally.reasoning_tokens += response.reasoning_tokens or 0
 
 
-class ExecutorBackend(Protocol):
-    canary: Request | None
+class ExecutorBackend(ABC):
+    """What computes responses: the model in this process, or workers that each hold it."""
+
+    canary: Request | None = None
     """A request that this model has answered; sent again where the model fails on every request."""
     meters_calls: bool
     """Whether the meter is asked before each request: the stream then ends early where there is no room for one."""
 
+    @abstractmethod
     def set_meter(self, meter: CallMeter | None) -> None:
         """Ask this before each request, where the model sends calls; None removes it."""
 
-    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
+    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:  # noqa: B027
         """Called before `load` with the requests that follow: what they need and the weights do not may begin."""
 
-    def load(self) -> None:
+    def load(self) -> None:  # noqa: B027
         """Called before the first request, so that rates do not include loading."""
 
+    @abstractmethod
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         """Every request with its response, as soon as it is complete. No two requests may be equal."""
 
     def token_count(self) -> TokenCount | None:
         """Planned and computed tokens of the stream in progress; None where they are not known."""
+        return None
 
     def undelivered(self) -> list[Completed]:
         """Responses that had arrived when the stream was closed before its end."""
+        return []
 
+    @abstractmethod
     def warnings(self) -> list[str]:
         """Warnings about how the scores were computed."""
 
+    @abstractmethod
     def execution_paths(self) -> dict[str, str]:
         """Which execution paths of the model computed the answers, by stage."""
 
     def compute_device(self) -> ComputeDevice | None:
         """What computed the answers in this process; None where that is not known."""
+        return None
 
+    @abstractmethod
     def close(self) -> None:
         """Free memory and workers."""
 
 
-class LocalBackend:
+class LocalBackend(ExecutorBackend):
     """The model in this process."""
 
     def __init__(self, model: MillModel) -> None:
         self.model = model
-        self.canary: Request | None = None
         self.meters_calls = model.meters_calls
 
     def set_meter(self, meter: CallMeter | None) -> None:
@@ -301,9 +311,6 @@ class LocalBackend:
 
     def token_count(self) -> TokenCount | None:
         return self.model.token_count
-
-    def undelivered(self) -> list[Completed]:
-        return []
 
     def warnings(self) -> list[str]:
         return self.model.warnings()

@@ -18,11 +18,11 @@ from itertools import chain, islice
 from mill.api.batching import Completed
 from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
-from mill.api.model import ComputeDevice
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.execute.executor import ExecutorBackend
 from mill.execute.workers import MAX_DEATHS, Worker, WorkerLost, WorkQueue
-from mill.support.terminal import TokenCount, describe, warn
+from mill.support.terminal import describe, warn
 
 POLL_S = 0.2
 LEAVE_S = 2.0
@@ -73,8 +73,9 @@ class PoolFailed:
 Message = NewResponses | WorkerDied | PoolFailed
 
 
-class Pool:
-    """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError.
+class Pool(ExecutorBackend):
+    """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError. Workers
+    start at the first stream, in parallel; those that are ready do not wait for the others.
 
     Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail. With
     `meters_calls` the workers are threads whose models ask the meter.
@@ -85,7 +86,6 @@ class Pool:
     ) -> None:
         self.start_worker, self.workers, self.servers = start_worker, workers, servers
         self.slots = [WorkerSlot(number) for number in range(workers)]
-        self.canary: Request | None = None
         self.meter: CallMeter | None = None
         self.meters_calls = meters_calls
         self._close_count = 0
@@ -97,9 +97,6 @@ class Pool:
 
     def set_meter(self, meter: CallMeter | None) -> None:
         self.meter = meter if self.meters_calls else None
-
-    def load(self) -> None:
-        """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
 
     def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
         work = WorkQueue(requests, self.workers)
@@ -123,15 +120,6 @@ class Pool:
         finally:
             work.stop()
         self._join_threads()
-
-    def token_count(self) -> TokenCount | None:
-        return None
-
-    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
-        """Each worker prepares its own requests."""
-
-    def compute_device(self) -> ComputeDevice | None:
-        return None
 
     def undelivered(self) -> list[Completed]:
         arrived: list[Completed] = []
