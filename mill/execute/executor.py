@@ -11,8 +11,8 @@ from typing import Protocol
 
 from mill.api.batching import WINDOW, Completed
 from mill.api.errors import FastPathFailed, MillError
-from mill.api.model import TEXT_KINDS
-from mill.api.progress import Progress
+from mill.api.model import TEXT_KINDS, StreamContext
+from mill.api.progress import Progress, TokenCount
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.timing import LOADING, RECORDING, phase
@@ -65,26 +65,34 @@ class Executor:
     At the end of a budget the requests that are left stay without responses.
     """
 
-    def __init__(self, backend: ExecutorBackend, store: Store, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        backend: ExecutorBackend,
+        store: Store,
+        *,
+        quiet: bool = False,
+        on_first_response: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_first_response` is called once, when the first response is stored."""
         self.backend, self.store, self.quiet = backend, store, quiet
+        self.context = StreamContext()
         self.tally = Tally()
         self.round_number = 1
         self.meter: Meter | None = None
         self.superseded = 0
         """How often a fast path of the model was found to be wrong: the store then has other answers than before."""
-        self.on_first_response: Callable[[], None] | None = None
-        """Called once, when the first response is stored."""
+        self._on_first_response = on_first_response
 
     @contextlib.contextmanager
     def metered(self, meter: Meter, account: str) -> Iterator[None]:
         """Count what is computed meanwhile, within the budget."""
         meter.use(account)
         self.meter = meter
-        self.backend.set_meter(meter if meter.limits else None)
+        self.context.meter = meter if meter.limits and self.backend.meters_calls else None
         try:
             yield
         finally:
-            self.backend.set_meter(None)
+            self.context.meter = None
 
     @property
     def stopped(self) -> str:
@@ -146,7 +154,7 @@ class Executor:
             if recorded is not None:
                 self.tally.known += 1
                 responses[key] = recorded
-                self.backend.canary = clone
+                self.context.recorded = clone
             else:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), responses)
@@ -159,28 +167,27 @@ class Executor:
         count = self._fitting(left)
         if not count:
             return
-        self.backend.prepare_requests(kind, left[:count])
         with phase(LOADING):
-            self.backend.load()
+            self.backend.load(left[:count])
         with self._progress(kind, len(requests)) as progress:
             while count:
                 with self._counted(kind):
-                    self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
+                    self._record_all(self.backend.stream(kind, left[:count], self.context), responses, progress)
                 left = [request for request in left if request.key not in responses]
                 count = self._fitting(left)
 
     @contextlib.contextmanager
     def _counted(self, kind: str) -> Iterator[None]:
         """Count what is computed inside, also where that is interrupted."""
-        started, before = time.monotonic(), self.backend.token_count()
+        started = time.monotonic()
+        self.context.tokens = tokens = TokenCount()
         try:
             yield
         finally:
-            seconds, tokens = time.monotonic() - started, self.backend.token_count()
+            seconds = time.monotonic() - started
             self.tally.answering_s += seconds
             self.tally.scoring_s += 0.0 if kind in TEXT_KINDS else seconds
-            if tokens is not None and tokens is not before:  # one that the stream has made
-                self.tally.computed_tokens += tokens.computed + tokens.prompts
+            self.tally.computed_tokens += tokens.computed + tokens.prompts
 
     def _fitting(self, requests: Sequence[Request]) -> int:
         """How many of the requests, from the first on, are sent next: all of them, or what the budget has room for."""
@@ -190,7 +197,7 @@ class Executor:
 
     def _progress(self, kind: str, count: int) -> Progress:
         title = f"{kind}, round {self.round_number}" if kind == MULTI_ROUND else kind
-        return Progress(title, count, quiet=self.quiet, tokens=self.backend.token_count)
+        return Progress(title, count, quiet=self.quiet, tokens=lambda: self.context.tokens)
 
     def _record_all(
         self, stream: Generator[Completed, None, None], responses: dict[str, Response], progress: Progress
@@ -200,9 +207,9 @@ class Executor:
             for request, response in stream:
                 self._record(request, response, responses)
                 progress.advance(failed=response.failed)
-                if self.on_first_response is not None:
-                    self.on_first_response()
-                    self.on_first_response = None
+                if self._on_first_response is not None:
+                    self._on_first_response()
+                    self._on_first_response = None
         except BaseException:
             stream.close()
             with contextlib.suppress(MillError):  # the reason for the end may be a full disk

@@ -14,10 +14,10 @@ from mill.api.batching import describe
 from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
 from mill.api.files import import_file
-from mill.api.model import MillModel
+from mill.api.model import HasPaths, MillModel, Replicated
 from mill.api.request import Request
 from mill.api.warnings import CollectingHandler, logger
-from mill.execute.workers import Keyed, WorkerLost, open_replica, stream_chunk
+from mill.execute.workers import Keyed, WorkerLost, open_replica, stream_chunk, worker_context
 from mill.models.spec.parse import Spec
 
 CHUNK_S = 0.1  # responses within this time are sent together
@@ -39,7 +39,8 @@ class Opening:
 
 def environment(model: MillModel) -> dict[str, str]:
     """The variables of this machine that a worker needs; keys are sent as actor arguments, which Ray does not log."""
-    return {name: os.environ[name] for name in (*_FORWARDED, *model.variables()) if name in os.environ}
+    own = model.replica_variables() if isinstance(model, Replicated) else ()
+    return {name: os.environ[name] for name in (*_FORWARDED, *own) if name in os.environ}
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class ReplicaActor:
                 import_file(file, "file")
             with consenting(opening.consent):
                 self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
+            self._context = worker_context()
             self.model.load()
         except WorkerLost as lost:
             return Update([], self._warnings(), lost=str(lost))
@@ -80,7 +82,7 @@ class ReplicaActor:
         return self.model.warnings()
 
     def execution_paths(self) -> dict[str, str]:
-        return self.model.execution_paths()
+        return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
 
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Responses as they arrive, a few at a time."""
@@ -88,7 +90,7 @@ class ReplicaActor:
 
         def work() -> None:
             try:
-                for responses in stream_chunk(self.model, kind, requests):
+                for responses in stream_chunk(self.model, kind, requests, self._context):
                     results.put(responses)
                 results.put(None)
             except BaseException as error:  # a library that calls exit() would leave the driver waiting

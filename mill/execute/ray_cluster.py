@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mill.api.batching import describe
+from mill.api.budget import CallMeter
 from mill.api.errors import FastPathFailed, ModelBroken, ModelError
 from mill.api.request import Request
 from mill.api.warnings import warn
@@ -48,7 +49,7 @@ class RayWorker:
                     warn("a worker is waiting for resources of the Ray cluster, or is loading its model")
             _handle(ray.get(opened))
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
         import ray
 
         with _lost_when_dead():

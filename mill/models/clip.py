@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
+from mill.api.batching import describe, free_memory
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.labels import Labels
 from mill.api.message import IMAGE
@@ -105,7 +105,7 @@ class ClipModel(VisionModel):
     def clean(self) -> None:
         self._loaded = None
         self._candidates.clear()
-        self._free_memory()
+        free_memory()
 
     @property
     def _parts(self) -> tuple[Any, Any, Any]:

@@ -168,6 +168,8 @@ class Run:
         self.answered: list[SampleState] = []
         self._prompts = RenderedPrompts(plan.model)
         self._planned: PlannedSamples | None = None
+        self._waits = False
+        """Whether the planned samples are written beside the model's work."""
         self._entry: dict[str, Any] = {}
         self._stages = plan.stages()
 
@@ -180,7 +182,8 @@ class Run:
     def _make_executor(self) -> Executor:
         plan = self.plan
         if self.ranks is None:
-            return Executor(make_backend(plan.executor, plan.spec, plan.model), plan.record, quiet=self.quiet)
+            backend = make_backend(plan.executor, plan.spec, plan.model)
+            return Executor(backend, plan.record, quiet=self.quiet, on_first_response=self._start_beside)
         if not plan.model.lock_step:
             return Executor(LocalBackend(plan.model), plan.record, quiet=self.quiet)
         padding = {state.first_request.kind: state.first_request.clones()[0] for state in plan.states}
@@ -284,16 +287,17 @@ class Run:
         )
         missing = [one for one in tasks if one.task.name not in covered]
         planned = self._planned = PlannedSamples(plan.folder, plan.model.model_name, missing)
-        if self.ranks is None and plan.model.loads_in_thread and planned.fixed:
-            self.executor.on_first_response = self._start_beside  # until then the interpreter has enough to do
+        startup = plan.model.startup
+        if self.ranks is None and startup is not None and startup.loading and planned.fixed:
+            self._waits = True  # until the first response the interpreter has enough to do
         else:
             planned.write()
 
     def _start_beside(self) -> None:
         """In threads, while the model computes: what samples have before they have responses."""
-        assert self._planned is not None
-        self._planned.start_writing()
-        self._prompts.start(self.answered)
+        if self._waits and self._planned is not None:
+            self._planned.start_writing()
+            self._prompts.start(self.answered)
 
     @contextmanager
     def until_answered(self, *, keep_model: bool) -> Iterator[None]:

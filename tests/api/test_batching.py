@@ -157,11 +157,12 @@ def test_twin_an_unrecognised_out_of_memory_falls_back_to_single_requests(monkey
     assert hook.sizes == [8, 1, 1, 1, 1, 2, 2]
 
 
-def test_memory_is_freed_once_for_each_failed_attempt() -> None:
+def test_memory_is_freed_once_for_each_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[str] = []
     hook = Echo(fits(2))
     limits = BatchLimits(requests=8)
-    answers = run_batches(units("abcdefgh"), hook, limits=limits, free_memory=lambda: freed.append(hook.batches[-1]))
+    monkeypatch.setattr(batching, "free_memory", lambda: freed.append(hook.batches[-1]))
+    answers = run_batches(units("abcdefgh"), hook, limits=limits)
     assert len(list(answers)) == 8
     assert freed == ["abcdefgh", "abcd"]
 
@@ -461,7 +462,7 @@ def test_out_of_memory_on_the_longest_units_does_not_fail_the_rest() -> None:
     assert [name for name, response in responses.items() if not response.failed] == list("mnop")
 
 
-def test_memory_is_freed_after_the_failed_batch_is_released() -> None:
+def test_memory_is_freed_after_the_failed_batch_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     import weakref
 
     class Big:
@@ -475,7 +476,8 @@ def test_memory_is_freed_after_the_failed_batch_is_released() -> None:
         refs.append(weakref.ref(big))
         raise MemoryError
 
-    list(run_batches([unit("a")], hook, limits=BatchLimits(1), free_memory=lambda: alive.append(refs[-1]() is not None)))
+    monkeypatch.setattr(batching, "free_memory", lambda: alive.append(refs[-1]() is not None))
+    list(run_batches([unit("a")], hook, limits=BatchLimits(1)))
     assert alive == [False]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,16 @@ from mill.api.errors import ModelError
 from mill.api.request import Request
 from mill.cli.main import run
 from tests import toy
+
+
+class LoadingInThread:
+    """The start of a model whose weights load in a thread."""
+
+    loading = True
+
+    def expect(self, requests: Sequence[Request]) -> None: ...
+
+    def prepare(self, requests: Sequence[Request]) -> None: ...
 
 
 class Runs:
@@ -41,7 +52,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
         return note(model, request)
 
     monkeypatch.setattr(toy.ToyModel, "_note", noted)
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    monkeypatch.setattr(toy.ToyModel, "startup", LoadingInThread())
     return runs
 
 
@@ -53,7 +64,7 @@ def test_samples_are_written_while_a_loaded_model_computes(runs: Runs) -> None:
 
 
 def test_samples_are_written_before_the_requests_of_other_models(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", False)
+    monkeypatch.setattr(toy.ToyModel, "startup", None)
     assert runs("toy_choice") == 0
     assert runs.seen[0] == ["toy_choice"]
 
@@ -79,7 +90,7 @@ def test_missing_samples_of_a_run_that_was_killed_are_written_again(runs: Runs, 
     (file,) = runs.files()
     file.unlink()
     runs.seen.clear()
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", False)
+    monkeypatch.setattr(toy.ToyModel, "startup", None)
     runs("toy_choice")
     assert runs.seen and runs.seen[0] == ["toy_choice"]
 

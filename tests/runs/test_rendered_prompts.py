@@ -11,6 +11,7 @@ import pytest
 from mill.api.request import Request
 from mill.cli.main import run
 from tests import toy
+from tests.runs.test_planned_samples import LoadingInThread
 
 
 def prompts(folder: Path) -> dict[str, list[str]]:
@@ -30,7 +31,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(threading.current_thread() is threading.main_thread())
         return f"<user>{request.text}</user>"
 
-    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", rendered)
+    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", rendered, raising=False)
     return found
 
 
@@ -42,7 +43,7 @@ def test_prompts_rendered_beside_the_model_are_those_rendered_at_the_end(
     assert all(prompt.startswith("<user>") for found in at_end.values() for prompt in found)
     count = len(threads)
     threads.clear()
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    monkeypatch.setattr(toy.ToyModel, "startup", LoadingInThread())
     assert prompts(tmp_path / "beside") == at_end
     assert len(threads) == count and not any(threads)
 
@@ -55,6 +56,6 @@ def test_prompts_that_cannot_be_rendered_are_shown_as_they_were_before(
     def fails(_: toy.ToyModel, __: Request) -> str:
         raise ValueError("no template")
 
-    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", fails)
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", fails, raising=False)
+    monkeypatch.setattr(toy.ToyModel, "startup", LoadingInThread())
     assert prompts(tmp_path / "after") == before
