@@ -22,8 +22,8 @@ from mill.api.registry import models, tasks
 from mill.checks.glossary import METRICS
 from mill.checks.subjects import CHECK_RUNS
 from mill.cli.main import COMMANDS, cli, run
-from mill.models.hf import TransformersModel
-from mill.models.openai_compat import OpenAICompatModel
+from mill.models.hf.model import TransformersModel
+from mill.models.spec.backends import builtin_backends
 from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
 from mill.runs.folder import MANIFEST, RESULTS, SAMPLES
 from mill.runs.record import DISTRIBUTIONS
@@ -122,12 +122,13 @@ def test_links_and_paths_exist(page: Path) -> None:
             assert (ROOT / span).exists(), span
 
 
-def test_the_command_line_reference_is_current() -> None:
+def test_the_generated_references_are_current() -> None:
     spec = importlib.util.spec_from_file_location("write_cli_docs", ROOT / "scripts/write_cli_docs.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs/cli.md").read_text() == module.render(), "run: python scripts/write_cli_docs.py"
+    assert (ROOT / "docs/models.md").read_text() == module.render_models(), "run: python scripts/write_cli_docs.py"
 
 
 def test_the_two_commands_of_the_readme_are_targets_and_ci_runs_the_second() -> None:
@@ -201,11 +202,11 @@ def test_models_of_hosted_providers_are_those_of_litellm(page: Path) -> None:
             assert (name.partition("/")[0] in PROVIDERS) == (spec.backend == "litellm"), (words, spec)
 
 
-def test_every_argument_of_the_main_backends_is_documented() -> None:
-    names = set(spans(ROOT / "docs/models.md"))
-    for model in (TransformersModel, OpenAICompatModel):
-        parameters = constructor_parameters(model).values()
-        assert {parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD} <= names
+@pytest.mark.parametrize("name", sorted({backend.name for backend in builtin_backends().values()}))
+def test_a_backend_describes_each_of_its_arguments(name: str) -> None:
+    parameters = constructor_parameters(models.get(name)).values()
+    takes = ["..." if parameter.kind is parameter.VAR_KEYWORD else parameter.name for parameter in parameters]
+    assert list(builtin_backends()[name].arguments) == takes
 
 
 def test_every_documented_task_exists() -> None:

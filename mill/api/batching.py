@@ -14,8 +14,8 @@ from typing import Any
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import ROUNDING, Response
-from mill.api.secrets import scrub
 from mill.api.tools import ToolCall
+from mill.support.terminal import describe
 
 WINDOW = 65536  # requests of a run that are given to a backend at once
 GROW_AFTER = 4
@@ -202,16 +202,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _OOM_WORDS)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one short line, also one whose own __str__ fails."""
-    try:
-        lines = [line.strip() for line in scrub(str(error)).strip().split("\n") if line.strip()]
-        first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])[:300]
-    except Exception:
-        first = ""
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _single_failure(error: BaseException, unit: Unit) -> str:

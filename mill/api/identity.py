@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from mill.api.files import source_digest
-from mill.api.secrets import is_secret
+from mill.api.registry import source_digest
+from mill.support.secrets import is_secret
 
 if TYPE_CHECKING:
     from mill.api.model import MillModel

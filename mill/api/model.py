@@ -9,17 +9,16 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol, runtime_checkable
 
-from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, free_memory, run_batches
+from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, free_memory, run_batches
 from mill.api.budget import CallMeter, Price
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelError
-from mill.api.files import source_digest
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
-from mill.api.progress import Progress, TokenCount
 from mill.api.reasoning import tags_of
+from mill.api.registry import source_digest
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.secrets import is_secret, redact_addresses
-from mill.api.timing import ComputeDevice
+from mill.support.secrets import is_secret, redact_addresses
+from mill.support.terminal import Progress, TokenCount, describe
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
 DEFAULT_BATCH_SIZE = 8  # of a backend that sets none; halved where memory runs out
@@ -32,6 +31,15 @@ class InputTokens:
 
     count: int
     truncated: int = 0
+
+
+@dataclass(frozen=True)
+class ComputeDevice:
+    """The device of a model, and the operations that one token takes in its layers, the vocabulary left out."""
+
+    name: str
+    dtype: str
+    operations_per_token: float
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.response import encode_float
-from mill.api.storage import read_bytes, slug, write_atomically
-from mill.api.validate import convert, parse_json
 from mill.checks.glossary import METRICS
 from mill.metrics.estimate import Estimate, read_estimate
 from mill.runs.folder import short_hash
 from mill.runs.schema import Decision
+from mill.support.files import encode_float, read_bytes, slug, write_atomically
+from mill.support.validate import convert, parse_json
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6

@@ -12,18 +12,17 @@ from typing import Any
 from mill.api.errors import SpecError
 from mill.api.model import MillModel, has_chat_template
 from mill.api.request import generation_options
-from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
 from mill.models.spec.parse import Spec
 from mill.options.checks import CheckOptions
-from mill.runs.claims import Claim, read_claim
 from mill.runs.evaluate import Plan
-from mill.runs.outcome import Outcome
 from mill.runs.plan import RunConfig, open_for_run, plan_run
-from mill.runs.sampling import SampleChoice
+from mill.runs.run_scores import Outcome
+from mill.runs.sampling import Claim, SampleChoice, read_claim
 from mill.runs.task_plan import TaskPlan
+from mill.support.secrets import is_secret, redact_addresses
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 from mill.api.consent import current_consent
 from mill.api.errors import MissingPackage, SpecError
-from mill.api.files import imported_files
 from mill.api.model import MillModel, Replicated
-from mill.api.ranks import world_size
+from mill.api.registry import imported_files
 from mill.api.request import Request
-from mill.execute.backend import ExecutorBackend, LocalBackend
+from mill.execute.executor import ExecutorBackend, LocalBackend
 from mill.execute.pool import Pool
-from mill.execute.ray_actor import Opening, environment
-from mill.execute.ray_cluster import RayCluster, RayWorker
+from mill.execute.ray_cluster import Opening, RayCluster, RayWorker, environment
 from mill.execute.workers import LocalWorker, open_replica, portable_identity
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
+from mill.support.processes import world_size
 
 LOCAL, RAY = "local", "ray"
 EXECUTORS = (LOCAL, RAY)

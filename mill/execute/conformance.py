@@ -12,14 +12,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mill.api.batching import describe
 from mill.api.errors import CannotServe
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.model import MillModel, has_chat_template, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
 from mill.api.tools import Tool, ToolCall
+from mill.support.terminal import describe
 from mill.tasks.shapes import PAIRS, class_name, draw
 
 PROMPT = "The capital of France is"

@@ -10,15 +10,13 @@ from itertools import chain
 from typing import Protocol
 
 from mill.api.batching import WINDOW, Completed
-from mill.api.errors import FastPathFailed, MillError
-from mill.api.model import TEXT_KINDS, StreamContext
-from mill.api.progress import Progress, TokenCount
+from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
+from mill.api.model import TEXT_KINDS, ComputeDevice, HasPaths, MillModel, StreamContext, run_requests
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.timing import LOADING, RECORDING, phase
-from mill.api.warnings import warn
-from mill.execute.backend import ExecutorBackend
 from mill.execute.meter import DIALOGS, Meter
+from mill.support.clocks import LOADING, RECORDING, phase
+from mill.support.terminal import Progress, TokenCount, describe, warn
 
 
 class Store(Protocol):
@@ -179,12 +177,12 @@ class Executor:
     @contextlib.contextmanager
     def _counted(self, kind: str) -> Iterator[None]:
         """Count what is computed inside, also where that is interrupted."""
-        started = time.monotonic()
+        started = time.perf_counter()
         self.context.tokens = tokens = TokenCount()
         try:
             yield
         finally:
-            seconds = time.monotonic() - started
+            seconds = time.perf_counter() - started
             self.tally.answering_s += seconds
             self.tally.scoring_s += 0.0 if kind in TEXT_KINDS else seconds
             self.tally.computed_tokens += tokens.computed + tokens.prompts
@@ -230,3 +228,84 @@ class Executor:
             self.tally.scored += 1
             self.tally.scored_tokens += response.output_tokens or 0
         self.tally.reasoning_tokens += response.reasoning_tokens or 0
+
+
+class ExecutorBackend(Protocol):
+    meters_calls: bool
+    """Whether the meter is asked before each request: the stream then ends early where there is no room for one."""
+
+    def load(self, requests: Sequence[Request]) -> None:
+        """Called before the first request, with those that follow, so that rates do not include loading."""
+
+    def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
+        """Every request with its response, as soon as it is complete. No two requests may be equal."""
+
+    def undelivered(self) -> list[Completed]:
+        """Responses that had arrived when the stream was closed before its end."""
+
+    def warnings(self) -> list[str]:
+        """Warnings about how the scores were computed."""
+
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths of the model computed the answers, by stage."""
+
+    def compute_device(self) -> ComputeDevice | None:
+        """What computed the answers in this process; None where that is not known."""
+
+    def close(self) -> None:
+        """Free memory and workers."""
+
+
+class LocalBackend:
+    """The model in this process."""
+
+    def __init__(self, model: MillModel) -> None:
+        self.model = model
+        self.meters_calls = model.meters_calls
+
+    def load(self, requests: Sequence[Request]) -> None:
+        try:
+            if self.model.startup is not None:
+                self.model.startup.prepare(requests)
+            self.model.load()
+        except (MillError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            raise ModelError(f"the model could not be loaded: {describe(error)}") from error
+
+    def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
+        completed: set[str] = set()
+        try:
+            for request, response in run_requests(self.model, kind, requests, context):
+                completed.add(request.key)
+                yield request, response
+        except ModelBroken:
+            if context.recorded is None or self.model.lock_step:
+                raise
+            for _, response in run_requests(self.model, context.recorded.kind, [context.recorded], context):
+                if response.failed:
+                    broken = "the model fails even on a request that it answered before"
+                    raise ModelBroken(f"{broken}: {response.error}") from None
+            remaining = [request for request in requests if request.key not in completed]
+            yield from run_requests(self.model, kind, remaining, context)
+
+    def undelivered(self) -> list[Completed]:
+        return []
+
+    def warnings(self) -> list[str]:
+        return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
+
+    def compute_device(self) -> ComputeDevice | None:
+        return self.model.compute_device() if isinstance(self.model, HasPaths) else None
+
+    def close(self) -> None:
+        """A model that cannot free its memory has answered: the scores stay."""
+        try:
+            self.model.clean()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            warn(f"{self.model.model_name}: clean() raised {describe(error)}")

@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, islice
 
-from mill.api.batching import Completed, describe
+from mill.api.batching import Completed
 from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
-from mill.api.model import StreamContext
+from mill.api.model import ComputeDevice, StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.timing import ComputeDevice
-from mill.api.warnings import warn
-from mill.execute.work_queue import MAX_DEATHS, WorkQueue
-from mill.execute.workers import Worker, WorkerLost
+from mill.execute.workers import MAX_DEATHS, Worker, WorkerLost, WorkQueue
+from mill.support.terminal import describe, warn
 
 POLL_S = 0.2
 LEAVE_S = 2.0

@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import ModelError, UnknownName
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO
-from mill.api.timing import LOADING, phase
-from mill.api.validate import read_file
 from mill.compat import gguf
 from mill.models.spec.fingerprint import file_digest, folder_digest, model_files, weights_size
 from mill.models.spec.remote_code import announce_remote_code
+from mill.support.clocks import LOADING, phase
+from mill.support.terminal import describe
+from mill.support.validate import read_file
 
 TEXT_ONLY = ("text",)  # the default of an argument, which means: what the processor takes
 

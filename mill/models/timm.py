@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import describe, free_memory
+from mill.api.backend import Backend
+from mill.api.batching import free_memory
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
@@ -16,9 +17,31 @@ from mill.api.response import Response
 from mill.models.device import one_device
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest
+from mill.support.terminal import describe
 
 if TYPE_CHECKING:
     import torch
+
+
+BACKEND = Backend(
+    name="timm",
+    aliases=("pytorch-image-models",),
+    about="supervised image classification with a fixed head",
+    target="mill.models.timm:TimmModel",
+    kinds=frozenset({CLASSIFY}),
+    modalities=frozenset({IMAGE}),
+    package="timm",
+    extra="timm",
+    arguments={
+        "path": "model name of timm",
+        "pretrained": "load the published weights",
+        "batch_size": "images at once",
+        "num_classes": "classes of the head; the model's own unless given",
+        "checkpoint": "a file with weights",
+        "dtype": "`float32`, `float16` or `bfloat16`",
+        "device": "`auto` is the accelerator",
+    },
+)
 
 
 class TimmModel(VisionModel):

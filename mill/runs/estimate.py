@@ -10,12 +10,12 @@ from mill.api.budget import TokenUsage, most_output
 from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.task import TaskType
-from mill.api.validate import convert
 from mill.execute.meter import MODEL, TOKENS_PER_CHARACTER
 from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.schema import Manifest, SessionEntry
 from mill.runs.session import spent_so_far
+from mill.support.validate import convert
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.response import Response
-from mill.api.validate import convert
 from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
 from mill.runs.record import Record
 from mill.runs.schema import SessionState
 from mill.runs.session import SessionFile, States
+from mill.support.validate import convert
 
 
 class RankShare:

@@ -9,11 +9,7 @@ from mill.api.budget import BudgetLimits, Price, Prices
 from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, Priced
-from mill.api.storage import refuse_links
 from mill.api.task import RenderSettings
-from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
 from mill.execute.meter import JUDGE, MODEL
 from mill.metrics.repeats import RepeatMetric
@@ -21,6 +17,7 @@ from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
+from mill.runs.adaptive import refuse_metric, with_positions
 from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
@@ -28,8 +25,11 @@ from mill.runs.record import Record
 from mill.runs.sampling import SampleChoice, groups_of
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.session import read_entries
-from mill.runs.stages import refuse_metric, with_positions
 from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
+from mill.support.clocks import HASHING, LOADING, PLANNING, phase, take_seconds
+from mill.support.files import refuse_links
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks.load import Selection
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from mill.api import batching
-from mill.api.batching import BatchLimits, Unit, as_response, describe, is_out_of_memory, run_batches
+from mill.api.batching import BatchLimits, Unit, as_response, is_out_of_memory, run_batches
 from mill.api.errors import CannotServe, ModelError
 from mill.api.model import MillModel
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
+from mill.support.terminal import describe
 
 
 def unit(name: str, cost: int = 1) -> Unit:

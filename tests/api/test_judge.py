@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mill.api.errors import DataError
 from mill.api.judge import FIRST, GRADE, SECOND, TIE, Judge, PairwiseJudge
-from mill.api.message import Message
 
 FIELDS = {"question": "1+1?", "answer": "2", "reference": "two"}
 RIGHT, WRONG = 1.0, 0.0
@@ -66,12 +61,6 @@ def test_the_judged_answer_stands_in_a_block_that_it_cannot_close() -> None:
     assert custom.text == "Grade: ```\n2\n```"
 
 
-@settings(deadline=None)
-@given(st.sampled_from(["CORRECT", "INCORRECT"]), st.text(max_size=30), st.text(max_size=20))
-def test_text_before_the_verdict_does_not_change_it(word: str, before: str, quoted: str) -> None:
-    assert Judge().read(f"{before}\nVERDICT: {quoted}\nVERDICT: {word}") == {"CORRECT": RIGHT, "INCORRECT": WRONG}[word]
-
-
 @pytest.mark.parametrize(
     ("verdicts", "text", "value"),
     [
@@ -83,30 +72,6 @@ def test_text_before_the_verdict_does_not_change_it(word: str, before: str, quot
 )
 def test_custom_verdicts(verdicts: dict[str, float], text: str, value: float | None) -> None:
     assert Judge(verdicts=verdicts).read(text) == value
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "text", "value"),
-    [
-        ({"-1": 0.0, "1": 1.0}, "VERDICT: -1", 0.0),
-        ({"A": 0.9, "A+": 1.0}, "VERDICT: A+", 1.0),
-        ({"A+": 1.0, "B": 0.5}, "It is good.\nVERDICT: A+", 1.0),
-        ({"A+": 1.0, "A": 0.9}, "VERDICT: A", 0.9),
-    ],
-)
-def test_verdicts_with_punctuation(verdicts: dict[str, float], text: str, value: float) -> None:
-    assert Judge(verdicts=verdicts).read(text) == value
-
-
-def test_the_prompt_has_question_answer_reference_and_rubric() -> None:
-    (request,) = Judge(rubric="Be strict.").requests(FIELDS, chat=False)
-    text = request.text
-    assert "1+1?" in text and "[Reference answer]\ntwo" in text and "Be strict." in text
-    assert "[Answer to grade]\n```\n2\n```" in text
-    assert text.endswith("one of these words alone: CORRECT, INCORRECT.")
-    assert request.options["max_gen_toks"] == 512 and request.deterministic
-    (dialog,) = Judge(rubric="Be strict.").requests(FIELDS, chat=True)
-    assert dialog.context == (Message("user", text),)
 
 
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{question}", "{0}", "{answer!r:>10}", "%s", "\\{", "{{words}}"])
@@ -174,21 +139,3 @@ def test_a_preference_that_depends_on_the_order_counts_half(
     assert values["judge_agreement"] is None and values["judge_kappa"] is None
     known = PairwiseJudge().values(texts, 1.0)
     assert known["judge_agreement"] == float(value == 1.0) and known["judge_kappa"] == (value, 1.0)
-
-
-@pytest.mark.parametrize("texts", [["hm", "VERDICT: FIRST"], ["VERDICT: FIRST", None], [None, None]])
-def test_a_pair_with_an_unreadable_verdict_has_no_value(texts: list[str | None]) -> None:
-    values = PairwiseJudge().values(texts, 1.0)
-    assert values.pop("judge_read") == 0.0
-    assert set(values.values()) == {None}
-
-
-@settings(deadline=None)
-@given(st.sampled_from([FIRST, SECOND, TIE]), st.sampled_from([FIRST, SECOND, TIE]))
-def test_swapping_the_answers_mirrors_the_value(first_order: str, second_order: str) -> None:
-    judge = PairwiseJudge()
-    forward = judge.values([f"VERDICT: {first_order}", f"VERDICT: {second_order}"], None)
-    swapped = judge.values([f"VERDICT: {second_order}", f"VERDICT: {first_order}"], None)
-    assert isinstance(forward["judge"], float) and isinstance(swapped["judge"], float)
-    assert math.isclose(forward["judge"] + swapped["judge"], 1.0)
-    assert forward["judge_consistent"] == swapped["judge_consistent"]

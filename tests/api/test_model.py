@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import CannotServe, ModelError
-from mill.api.labels import Labels
-from mill.api.message import Message
+from mill.api.message import Labels, Message
 from mill.api.model import MillModel, ModelCapabilities, run_requests
 from mill.api.registry import models, register_model
 from mill.api.request import (

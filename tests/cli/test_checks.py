@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mill.api.files import import_file
 from mill.api.model import StreamContext
+from mill.api.registry import import_file
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
 from tests.servers import FaultServer, cut, status
@@ -463,7 +463,7 @@ def test_determinism_measures_again_unless_it_was_interrupted(mill: Mill, tmp_pa
 
 
 def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mill.models.hf import TransformersModel
+    from mill.models.hf.model import TransformersModel
 
     cleaned: list[int] = []
     clean = TransformersModel.clean

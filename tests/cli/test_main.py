@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mill.api.files import import_file
+from mill.api.registry import import_file
 from mill.cli.main import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -384,7 +384,7 @@ BAD = {
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
     "images need a model that takes them": (
         ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
-        "takes text; backends that do: hf, vllm, litellm, clip, timm, openai-compat, vllm-mlx",
+        "takes text; backends that do: hf, openai-compat, vllm-mlx, clip, litellm, timm, vllm",
     ),
     "fixed classes need timm": (
         ["eval", "clip[path=ViT-B-32]", "imagenet_supervised"],
@@ -760,6 +760,8 @@ class DyingModel(ToyModel):
         self.calls += 1
         if self.calls == 5:
             Dying()
+        if self.calls == 6:
+            signal.pause()  # until the signal comes again
         return 1
 """
 
@@ -779,4 +781,4 @@ def test_a_signal_inside_a_destructor_ends_the_run(tmp_path: Path, name: str, co
     assert done.returncode == code and "all completed requests are recorded" in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr and not (tmp_path / "deleted").exists()
     (record,) = (tmp_path / "out").glob("*/*/record/*.jsonl")
-    assert 4 <= len(record.read_text().splitlines()) < 100  # of 200
+    assert len(record.read_text().splitlines()) in (4, 5)

@@ -42,7 +42,7 @@ class BeginsAlike(Task):
 """
 STOPS = """
 from mill.api.registry import register_model
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 
 @register_model("stops")
 class Stops(TransformersModel):

@@ -15,7 +15,7 @@ from mill.api.response import Response
 from mill.api.tools import ToolCall
 from mill.cli.main import run
 from mill.execute.conformance import CHECKS, conform
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 
 NOT_FOR_TEXT_MODELS = {"answer begun in the prompt", "image labels"}
 

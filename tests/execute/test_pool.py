@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -190,18 +189,7 @@ def test_a_worker_that_dies_within_a_chunk_is_replaced_and_every_request_complet
     assert f"workers that died and were replaced: {workers}" in pool.warnings()
 
 
-def test_a_worker_that_dies_after_its_last_response_loses_nothing() -> None:
-    class DiesAtTheEnd(FakeWorker):
-        def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None = None) -> Iterator[list[Keyed]]:
-            yield from super().stream(kind, requests)
-            raise WorkerLost("killed or crashed")
-
-    requests = make_requests(30)
-    assert all_completed(read_all(Pool(DiesAtTheEnd, 3), requests), requests)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("poison", [{17}, {0, 1}, {3, 20, 39}])
+@pytest.mark.parametrize(("workers", "poison"), [(1, {0, 1}), (4, {3, 20, 39})])
 def test_a_request_that_kills_workers_is_an_error(workers: int, poison: set[int]) -> None:
     deadly = {f"question {number:03}" for number in poison}
 
@@ -213,18 +201,6 @@ def test_a_request_that_kills_workers_is_an_error(workers: int, poison: set[int]
     assert all_completed(seen := read_all(Pool(WorkerFactory(before).start_worker, workers), requests), requests)
     assert {text for text, response in seen.responses.items() if response.failed} == deadly
     assert all("died" in (seen.responses[text].error or "") for text in deadly)
-
-
-def test_with_random_deaths_every_request_completes_once() -> None:
-    rng, lock = random.Random(3), threading.Lock()
-
-    def before(worker: FakeWorker, request: Request) -> None:
-        with lock:
-            if rng.random() < 0.02:
-                raise WorkerLost("killed or crashed")
-
-    requests = make_requests(400)
-    assert all_completed(read_all(Pool(WorkerFactory(before).start_worker, 4), requests), requests)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -246,14 +222,6 @@ def test_the_stream_fails_where_no_worker_starts(workers: int, lose: Callable[[s
     with pytest.raises(ModelError, match="its machine is gone"):
         read_all(Pool(start_worker, workers), make_requests(100))
     assert len(attempts) <= 4 * (workers + 1)
-
-
-def test_a_single_request_is_not_blamed_for_a_worker_that_cannot_start() -> None:
-    def start_worker(number: int) -> Any:
-        raise WorkerLost("out of memory")
-
-    with pytest.raises(ModelError, match="out of memory"):
-        read_all(Pool(start_worker, 1), make_requests(1))
 
 
 @pytest.mark.parametrize("error", [RunError("the disk is full"), ModelError("no such route")])
@@ -321,37 +289,6 @@ def test_a_worker_that_cannot_open_the_model_ends_the_stream() -> None:
     over.set()
 
 
-@pytest.mark.parametrize("error", [ValueError("a mistake"), SystemExit(3)], ids=["exception", "exit"])
-def test_an_unexpected_exception_in_a_worker_ends_the_stream(error: BaseException) -> None:
-    def before(worker: FakeWorker, request: Request) -> None:
-        raise error
-
-    with pytest.raises(ModelError, match="a worker failed"):
-        read_all(Pool(WorkerFactory(before).start_worker, 2), make_requests(10))
-
-
-def test_a_worker_whose_end_raises_does_not_block_the_stream() -> None:
-    class FailsToEnd(FakeWorker):
-        def end(self) -> None:
-            raise RuntimeError("cannot be reached")
-
-    def before(worker: FakeWorker, request: Request) -> None:
-        if worker is workers_started[0] and request.text == "question 003":
-            raise WorkerLost("killed or crashed")
-
-    workers_started: list[FakeWorker] = []
-
-    def start_worker(number: int) -> FakeWorker:
-        workers_started.append(FailsToEnd(number, before))
-        return workers_started[-1]
-
-    requests = make_requests(10)
-    try:
-        assert all_completed(read_all(Pool(start_worker, 1), requests), requests)
-    except MillError as error:
-        assert "cannot be reached" in str(error)
-
-
 def test_missing_responses_are_an_error_and_repeated_ones_count_once() -> None:
     class OmitsLast(FakeWorker):
         def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None = None) -> Iterator[list[Keyed]]:
@@ -367,52 +304,6 @@ def test_missing_responses_are_an_error_and_repeated_ones_count_once() -> None:
         read_all(Pool(OmitsLast, 1), make_requests(10))
     requests = make_requests(20)
     assert all_completed(read_all(Pool(Repeating, 2), requests), requests)
-
-
-@pytest.mark.usefixtures("leaves_threads")
-def test_a_worker_that_never_starts_does_not_block_the_others() -> None:
-    """As on a cluster with too few free resources."""
-    requested, release = threading.Event(), threading.Event()
-
-    def start_worker(number: int) -> FakeWorker:
-        if number == 1:
-            requested.set()
-            release.wait()
-        until(requested.is_set, "request for the other worker")
-        return FakeWorker(number)
-
-    requests = make_requests(40)
-    try:
-        assert all_completed(read_all(Pool(start_worker, 2), requests), requests)
-    finally:
-        release.set()
-
-
-@pytest.mark.usefixtures("leaves_threads")
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RunError("the disk is full")], ids=["interrupt", "disk"])
-def test_an_exception_of_the_consumer_ends_the_stream_and_all_workers(error: BaseException) -> None:
-    """It does not wait for chunks that are not needed any more: no worker completes its own before the end."""
-    recorded: list[int] = []
-    over = threading.Event()
-
-    def raise_at_third() -> None:
-        recorded.append(1)
-        if len(recorded) == 3:
-            raise error
-
-    def before(worker: FakeWorker, request: Request) -> None:
-        factory.until_started(3)
-        if worker.completed == 5:
-            until(over.is_set, "end of the stream")
-
-    factory = WorkerFactory(before)
-    pool = Pool(factory.start_worker, 3)
-    with pytest.raises(type(error)):
-        read_all(pool, make_requests(300), ResponseRecorder(raise_at_third))
-    pool.close()
-    over.set()
-    until(lambda: [worker.ended for worker in factory.workers_started] == [1, 1, 1], "end of every worker")
-    assert 3 <= len(recorded) <= 15, "only responses that had arrived are delivered after the end"
 
 
 def test_an_unused_worker_replaces_one_that_cannot_start() -> None:

@@ -37,7 +37,6 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOY_N", "3")
-    monkeypatch.setattr("mill.api.warnings._reported", set())
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # these files need not survive a crash
     monkeypatch.setattr("gc.collect", lambda *_: 0)  # closing a model collects, which would take most of the time
     monkeypatch.setattr("mill.runs.manifest.versions", dict)

@@ -184,59 +184,6 @@ def test_a_second_run_asks_the_judge_nothing(mill: Mill) -> None:
     assert result() == first
 
 
-def test_what_was_judged_once_is_known_to_other_runs_and_larger_ones(mill: Mill) -> None:
-    mill("eval", "answerer", "judged", "--limit", "4")
-    assert len(Calls.requests) == 4
-    mill("eval", "answerer[name=other]", "judged")
-    assert len(Calls.requests) == N, "the other model gave the same four answers"
-    mill("eval", "answerer", "judged")
-    assert len(Calls.requests) == N
-
-
-def test_another_judge_makes_another_run_that_shares_responses_and_no_verdicts(mill: Mill) -> None:
-    mill("eval", "answerer", "judged")
-    Calls.events.clear()
-    mill("eval", "answerer", "judged", judge="grader[name=strict]")
-    assert "Answerer generate" not in Calls.events and "strict generate" in Calls.events
-    assert len(Calls.requests) == 2 * N
-    runs = sorted(Path("out").glob("*/*/results.json"))
-    assert len(runs) == 2 and all("judge=" in file.parent.name for file in runs)
-
-
-@pytest.mark.parametrize("judge", ["grader", "grader[chat=false]"])
-def test_a_judge_with_a_chat_template_gets_a_dialog(mill: Mill, judge: str) -> None:
-    mill("eval", "answerer", "judged", "--limit", "1", judge=judge)
-    (request,) = Calls.requests
-    assert request.startswith("<user> You grade") is (judge == "grader") and "Be fair." in request
-
-
-def test_questions_that_the_judge_fails_on_are_counted_and_reported(mill: Mill) -> None:
-    Grader.breaks |= {3, 4}
-    _, out, _ = mill("eval", "answerer", "judged")
-    note = "2 requests to the judge failed and count as not read"
-    assert result()["warnings"] == ["judged by Grader", note] and note in out
-    assert value("judge_read") == 0.8 and result()["metrics"]["judge"]["n"] == 8
-    assert value("exact_match") == 0.5 and result()["metrics"]["exact_match"]["n"] == N
-    assert samples()[3]["judgements"] == [[None]] and samples()[3]["values"]["judge"] == [None]
-    Grader.breaks.clear()
-    Calls.requests.clear()
-    mill("eval", "answerer", "judged")
-    assert len(Calls.requests) == 2, "only what failed is sent again"
-    assert value("judge_read") == 1.0 and result()["warnings"] == ["judged by Grader"]
-
-
-def test_a_run_whose_judge_failed_does_not_end_well(mill: Mill) -> None:
-    Grader.breaks |= {3}
-    assert mill("eval", "answerer", "judged")[0] == 1
-
-
-def test_a_judge_that_breaks_down_does_not_lose_the_scores(mill: Mill) -> None:
-    Grader.breaks |= set(range(N))
-    code, _, err = mill("eval", "answerer", "judged")
-    assert code == 1 and "cannot judge" in err
-    assert value("exact_match") == 0.5
-
-
 def test_a_judge_that_breaks_down_is_reported_in_one_line_and_can_be_sent_again(mill: Mill) -> None:
     Grader.breaks |= set(range(N))
     code, out, err = mill("eval", "answerer", "judged")
@@ -290,20 +237,6 @@ def test_verdicts_that_cannot_be_read_are_shown_and_have_no_value(mill: Mill) ->
     assert result()["warnings"] == ["judged by Grader", warning] and warning in out
     (folder,) = Path("out").glob("*/*judge=*")
     assert mill("score", str(folder))[0] == 1, "also when it is scored again"
-
-
-def test_a_judge_of_whom_nothing_can_be_read_has_no_scores(mill: Mill) -> None:
-    Grader.mumbles |= set(range(N))
-    code, _, _ = mill("eval", "answerer", "judged")
-    assert code == 1 and value("judge_read") == 0.0
-    assert {
-        name: found["n"] for name, found in result()["metrics"].items() if name not in ("exact_match", "judge_read")
-    } == {
-        "judge": 0,
-        "judge_agreement": 0,
-        "judge_kappa": 0,
-    }
-    assert run(["collect", "--output_dir", "out"]) == 0
 
 
 def test_pairs_are_judged_in_both_orders(mill: Mill) -> None:
@@ -438,16 +371,6 @@ def test_scoring_again_keeps_the_verdicts_and_needs_no_judge(mill: Mill) -> None
     assert result()["metrics"] == before["metrics"] and samples() == lines
 
 
-@pytest.mark.parametrize("judge", ["grader", None])
-def test_scoring_again_keeps_the_warnings_of_the_judge(mill: Mill, judge: str | None) -> None:
-    mill("eval", "answerer", "judged", judge=judge)
-    pattern = "*judge=*" if judge else "default"
-    before = result(pattern=pattern)
-    (folder,) = Path("out").glob(f"*/{pattern}")
-    mill("score", str(folder))
-    assert result(pattern=pattern)["warnings"] == before["warnings"]
-
-
 # What is refused
 
 
@@ -465,11 +388,6 @@ def test_a_judge_that_writes_no_text_is_refused(mill: Mill) -> None:
     register_model("classifier")(Classifier)
     code, _, err = mill("eval", "answerer", "judged", judge="classifier")
     assert code == 2 and err == "mill: classifier generates no text, so it cannot judge\n" and not Calls.events
-
-
-def test_an_unknown_judge_is_refused_before_anything_is_computed(mill: Mill) -> None:
-    code, _, err = mill("eval", "answerer", "judged", judge="gradr")
-    assert code == 2 and "did you mean grader" in err and not Calls.events
 
 
 @pytest.mark.parametrize("wrong", [{"prompt": "{nosuch}"}, {"prompt": "{"}])
@@ -493,12 +411,3 @@ def test_a_fresh_run_is_judged_afresh(mill: Mill) -> None:
     assert mill("eval", "answerer", "judged", "--fresh")[0] == 0
     assert Calls.events.count("Answerer load") == 2
     assert len(Calls.requests) == 2 * N
-
-
-def test_a_real_server_judges(mill: Mill, llama: str) -> None:
-    judge = Judge(prompt="{question} {answer} {reference} {rubric} End with VERDICT: {words}.", max_gen_toks=6)
-    register_task("judged")(type("Short", (Questions,), {"judge": judge}))
-    code, out, err = mill("eval", "answerer", "judged", "--limit", "2", judge=f"openai-compat[base_url={llama}]")
-    assert code == (1 if value("judge_read") < 1 else 0), err
-    assert [isinstance(one["judgements"][0][0], str) for one in samples()] == [True, True]
-    assert 0.0 <= value("judge_read") <= 1.0 and "judged by" in out

@@ -56,16 +56,6 @@ def test_a_mean_is_renewed_when_data_were_corrected(evaluate: Evaluate) -> None:
     assert mean(evaluate(right={"g1": False, "g2": False})) == (0.0, 8)
 
 
-def test_a_mean_is_renewed_by_corrected_data_of_fewer_samples(evaluate: Evaluate) -> None:
-    assert mean(evaluate()) == (1.0, 8)
-    assert mean(evaluate(right={"g1": False, "g2": False}, g1=2, g2=2)) == (0.0, 4)
-
-
-def test_a_mean_is_renewed_when_one_of_its_tasks_alone_was_run_again(evaluate: Evaluate) -> None:
-    evaluate()
-    assert mean(evaluate("g1", right={"g1": False})) == (0.5, 8)
-
-
 def test_a_mean_over_fewer_samples_of_the_same_data_replaces_none_over_more(evaluate: Evaluate) -> None:
     full = evaluate()
     assert evaluate(limit=1) == full

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mill.api.background import Background
 from mill.api.batching import Completed
 from mill.api.request import LOGLIKELIHOOD, Request
-from mill.api.timing import TOKENIZING, phase
 from mill.models.prefix.scoring import Work
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.chat_template import TemplateFailed
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.rows import Row, rows_with, shared_rows
 from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.support.clocks import TOKENIZING, phase
+from mill.support.processes import Background
 
 FIRST_PART = 8192  # requests: a device that computes them is busy while the others are tokenized
 HEAD = 256  # characters by which contexts that share examples are recognized

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import ModelError, UnknownName
 from mill.api.request import GENERATE, MULTI_ROUND
-from mill.api.validate import read_file
-from mill.api.warnings import warn
 from mill.compat import gguf
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.files import ModelFiles, Source, load
+from mill.support.terminal import warn
+from mill.support.validate import read_file
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,6 @@ from mill.api.model import StreamContext, options_text
 from mill.api.reasoning import tags_of
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
-from mill.api.timing import DECODING, phase
 from mill.models import memory
 from mill.models.device import make_current
 from mill.models.hf.ahead import Ahead
@@ -28,6 +27,7 @@ from mill.models.tokens.generated import TokenLogprobs, decoded_response
 from mill.models.tokens.reasoning import StopDetector, opens_reasoning, split_stops
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.support.clocks import DECODING, phase
 
 if TYPE_CHECKING:
     import torch

@@ -7,12 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import describe, is_out_of_memory
+from mill.api.batching import is_out_of_memory
 from mill.api.errors import DataError, FastPathFailed, MissingPackage
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import FORWARD, PROBING, TOKENIZING, phase
-from mill.api.warnings import warn
 from mill.models.hf.prefix_encoder import PrefixEncoder
 from mill.models.media.inputs import MediaInputs, MediaRow
 from mill.models.media.prefetch import Prefetch
@@ -25,6 +22,8 @@ from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
 from mill.models.tokens.scores import span_scores
 from mill.models.tokens.tokenizer import Prompt
+from mill.support.clocks import FORWARD, PROBING, TOKENIZING, phase
+from mill.support.terminal import TokenCount, describe, warn
 
 if TYPE_CHECKING:
     import torch

@@ -11,11 +11,8 @@ from typing import Any
 
 from mill.api.batching import Completed, free_memory
 from mill.api.errors import ModelError, SpecError
-from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
-from mill.api.ranks import world_size
+from mill.api.model import ComputeDevice, ModelCapabilities, StreamContext, cannot_serve
 from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
-from mill.api.timing import LOADING, ComputeDevice, phase
-from mill.api.warnings import warn
 from mill.models.device import read_device
 from mill.models.files import TEXT_ONLY, locate
 from mill.models.hf import decoding, sharding
@@ -31,6 +28,9 @@ from mill.models.prefix.fast_path import FastPath
 from mill.models.prefix.paths import PathLog, mixed_rows
 from mill.models.token_model import TokenModel
 from mill.models.tokens.tokenizer import Tokens
+from mill.support.clocks import LOADING, phase
+from mill.support.processes import world_size
+from mill.support.terminal import warn
 
 
 class TransformersModel(TokenModel):

@@ -11,7 +11,6 @@ from mill.api.batching import BatchLimits, Completed, Unit, as_response, is_out_
 from mill.api.model import StreamContext
 from mill.api.request import ALL, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
-from mill.api.timing import FORWARD, VERIFYING, phase
 from mill.models import memory
 from mill.models.hf.ahead import Ahead
 from mill.models.hf.media_prefixes import Embedded, MediaPrefixes, score_media
@@ -22,6 +21,7 @@ from mill.models.prefix.scoring import forward_rows, score_documents, score_rows
 from mill.models.tokens.generated import as_tokens, token_logprobs
 from mill.models.tokens.rows import Row, Span, shared_rows, span_response
 from mill.models.tokens.tokenizer import Tokens
+from mill.support.clocks import FORWARD, VERIFYING, phase
 
 if TYPE_CHECKING:
     import torch

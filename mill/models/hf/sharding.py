@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from mill.api.batching import Completed, describe
+from mill.api.batching import Completed
 from mill.api.errors import MillError, ModelError, SpecError
-from mill.api.ranks import local_rank, world_size
+from mill.support.processes import local_rank, world_size
+from mill.support.terminal import describe
 
 PASS_TIMEOUT = timedelta(minutes=10)
 

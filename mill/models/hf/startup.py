@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.background import Background
 from mill.api.batching import WINDOW
 from mill.api.errors import ModelError
 from mill.api.request import GENERATE, Request
-from mill.api.timing import LOADING, phase
 from mill.models.hf.ahead import Ahead, is_plain
 from mill.models.hf.checkpoint import DECODED, Checkpoint, import_transformers
 from mill.models.prefix.fused_kernels import Compiling, start_compiling
 from mill.models.tokens.tokenizer import Tokens
+from mill.support.clocks import LOADING, phase
+from mill.support.processes import Background
 
 
 class Startup:

@@ -13,25 +13,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mill.api.batching import Completed, as_response, describe
+from mill.api.batching import Completed, as_response
 from mill.api.budget import BudgetReached, CallMeter
 from mill.api.errors import CannotServe, DataError, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel, StreamContext, cannot_serve
-from mill.api.printing import one_line
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.secrets import remember, scrub, split_password, variables_in
-from mill.api.warnings import warn
 from mill.models.http.body import BODY_CAP
 from mill.models.http.client import Client, Reply
 from mill.models.http.failures import Failure
-from mill.models.http.model_names import same_model
 from mill.models.http.policy import ServerPolicy, counted_calls
+from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
 from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.tokens.chat_template import wanted
 from mill.models.tokens.reasoning import stopped_too_early
+from mill.support.secrets import remember, scrub, split_password, variables_in
+from mill.support.terminal import describe, one_line, warn
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5

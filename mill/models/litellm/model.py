@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.budget import MILLION, Price
 from mill.api.errors import CannotServe, ModelError
 from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.secrets import excerpt, fill_variables, is_secret, redact, remember
-from mill.models.http import Failure, Reply
-from mill.models.http.failures import raise_reported
+from mill.models.http.client import Reply
+from mill.models.http.failures import Failure, raise_reported
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat.answers import read_answer
 from mill.models.spec.arguments import check_key
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS
+from mill.support.secrets import excerpt, fill_variables, is_secret, redact, remember
+from mill.support.terminal import describe
 
 _LIST = "model_prices_and_context_window_backup.json"  # the models that LiteLLM knows by name
 _KEYS = {

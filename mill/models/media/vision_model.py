@@ -12,9 +12,9 @@ from mill.api.message import IMAGE, Media
 from mill.api.model import MillModel, StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.timing import FORWARD, phase
 from mill.models.media.decode import failure, load_image
 from mill.models.media.prefetch import Prefetch
+from mill.support.clocks import FORWARD, phase
 
 if TYPE_CHECKING:
     import torch

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, phase
 from mill.models.prefix.attention import attending
 from mill.models.prefix.fused_layers import small_products
 from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, StepInput, graph_size
@@ -26,6 +24,8 @@ from mill.models.prefix.slots import DecodingStep, Prefill, Slots
 from mill.models.prefix.trie import Segment, make_trie
 from mill.models.tokens.scores import on_device
 from mill.models.tokens.tokenizer import Prompt
+from mill.support.clocks import DECODING, FORWARD, phase
+from mill.support.terminal import TokenCount
 
 if TYPE_CHECKING:
     import torch

@@ -11,13 +11,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
-from mill.api.batching import BatchLimits, Completed, as_response, describe, free_memory
+from mill.api.batching import BatchLimits, Completed, as_response, free_memory
 from mill.api.errors import FastPathFailed, MillError
-from mill.api.progress import TokenCount
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.api.timing import PROBING, VERIFYING, phase
-from mill.api.warnings import warn
 from mill.models import memory
 from mill.models.device import make_current
 from mill.models.prefix import paths
@@ -26,6 +23,8 @@ from mill.models.prefix.paths import PathLog
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle, token_noise
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, Work
 from mill.models.tokens.rows import Row
+from mill.support.clocks import PROBING, VERIFYING, phase
+from mill.support.terminal import TokenCount, describe, warn
 
 
 class HasRequests(Protocol):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mill.api.batching import describe, empty_caches, is_out_of_memory
-from mill.api.warnings import warn
+from mill.api.batching import empty_caches, is_out_of_memory
 from mill.models.prefix.attention import attending
 from mill.models.prefix.slots import DecodingStep, Slots
 from mill.models.tokens.scores import on_device
+from mill.support.terminal import describe, warn
 
 if TYPE_CHECKING:
     import torch

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import free_memory, is_out_of_memory
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import FORWARD, TOKENIZING, phase
 from mill.models.prefix.attention import Pack, attending
 from mill.models.prefix.pack import SegmentCache, model_inputs, set_prefixes
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, span_response
 from mill.models.tokens.scores import TokenScores, on_device, span_scores, token_scores
+from mill.support.clocks import FORWARD, TOKENIZING, phase
+from mill.support.terminal import TokenCount
 
 if TYPE_CHECKING:
     import torch

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from mill.api.batching import Completed, Unit, describe
+from mill.api.batching import Completed, Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
-from mill.api.timing import TOKENIZING, phase
 from mill.models.tokens.chat_template import (
     TemplateFailed,
     takes_tools,
@@ -26,6 +25,8 @@ from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
 from mill.models.tokens.tool_calls import describe_tools
+from mill.support.clocks import TOKENIZING, phase
+from mill.support.terminal import describe
 
 NO_TOKENS = "the continuation has no tokens in the vocabulary of this model"
 T = TypeVar("T")

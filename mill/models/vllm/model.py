@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, checked, describe, free_memory, run_batches
+from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory, run_batches
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
@@ -37,6 +37,7 @@ from mill.models.vllm.answers import (
     with_top_logprobs,
 )
 from mill.models.vllm.parsers import Parsers
+from mill.support.terminal import describe
 
 MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough to record responses early
 

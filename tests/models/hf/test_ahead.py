@@ -12,8 +12,9 @@ import pytest
 from mill.api.errors import ModelError
 from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.hf import TransformersModel, ahead
+from mill.models.hf import ahead
 from mill.models.hf.ahead import Tokenized, first_part, is_plain
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.tokenizer import Tokens
 

@@ -24,8 +24,9 @@ from mill.api.message import Message
 from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.models import files
-from mill.models.hf import TransformersModel, checkpoint
+from mill.models.hf import checkpoint
 from mill.models.hf.checkpoint import Checkpoint
+from mill.models.hf.model import TransformersModel
 from mill.models.hf.startup import Startup
 from mill.models.prefix import scoring
 from mill.models.spec.open import open_model

@@ -13,7 +13,7 @@ from mill.api import warnings
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix import proof, scoring
 from mill.models.prefix.attention import Pack
 from mill.models.prefix.pack import Unsupported

@@ -14,7 +14,7 @@ from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models import memory
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix import fused_kernels, scoring
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.proof import DIFFERS, sharing_obstacle

@@ -12,7 +12,7 @@ import torch
 import mill
 from mill.api.errors import FastPathFailed
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix import fast_path
 from mill.models.prefix.paths import ENOUGH, Verification
 from mill.runs.folder import WRONG_PATH, RunFolder
