@@ -10,7 +10,7 @@ import pytest
 from mill.api.errors import CannotServe, ModelError
 from mill.api.message import Labels, Message
 from mill.api.model import MillModel, ModelCapabilities, run_requests
-from mill.api.registry import models, register_model
+from mill.api.registry import register_model
 from mill.api.request import (
     CLASSIFY,
     GENERATE,
@@ -69,11 +69,6 @@ def requests_for(*contexts: str, **options: Any) -> list[Request]:
     return [Request(GENERATE, context, options=options) for context in contexts]
 
 
-def test_the_backend_is_registered_under_its_name(my_model: Any) -> None:
-    assert models.get("my-backend") is type(my_model)
-    assert my_model.model_name == "my/model"
-
-
 def test_generate_until_returns_request_order_though_the_longest_ran_first(my_model: Any) -> None:
     responses = my_model.generate_until(requests_for("bb", "a", "ccc"))
     assert [response.text for response in responses] == ["BB", "A", "CCC"]
@@ -99,15 +94,6 @@ def test_multi_round_generates_from_the_previous_rounds(my_model: Any) -> None:
     assert [response.text for response in responses] == ["<USER> HI", "<USER> HI\n<ASSISTANT> YO\n<USER> BYE"]
 
 
-def test_a_request_given_twice_has_two_responses(my_model: Any) -> None:
-    request = Request(GENERATE, "a")
-    assert [response.text for response in my_model.generate_until([request, request])] == ["A", "A"]
-
-
-def test_no_requests_have_no_responses(my_model: Any) -> None:
-    assert my_model.generate_until([]) == []
-
-
 def test_requests_with_different_options_never_share_a_batch(my_model: Any) -> None:
     my_model.batch_size = 8
     short, long = {"max_gen_toks": 1}, {"max_gen_toks": 2}
@@ -115,13 +101,6 @@ def test_requests_with_different_options_never_share_a_batch(my_model: Any) -> N
     responses = my_model.generate_until(requests)
     assert [response.text for response in responses] == ["A", "BB", "C", "DD"]
     assert my_model.batches == [(["aa", "cc"], short), (["bb", "dd"], long)]
-
-
-def test_equal_options_in_another_order_share_a_batch(my_model: Any) -> None:
-    my_model.batch_size = 8
-    one, other = {"max_gen_toks": 1, "until": ()}, {"until": (), "max_gen_toks": 1}
-    my_model.generate_until([Request(GENERATE, "a", options=one), Request(GENERATE, "b", options=other)])
-    assert my_model.batches == [(["a", "b"], one)]
 
 
 def test_a_hook_that_modifies_its_options_does_not_affect_the_next_batch(
@@ -134,23 +113,10 @@ def test_a_hook_that_modifies_its_options_does_not_affect_the_next_batch(
     assert requests[0].options == {"max_gen_toks": 2}
 
 
-@pytest.mark.parametrize(("size", "sizes"), [(None, [5]), (1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
-def test_batch_size_defaults_to_eight(my_model: Any, size: int | None, sizes: list[int]) -> None:
-    my_model.batch_size = size
-    my_model.generate_until(requests_for(*"abcde"))
-    assert [len(batch) for batch, _ in my_model.batches] == sizes
-
-
 def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
     my_model.max_batch_tokens = 6
     my_model.generate_until(requests_for("a", "bbb", "cc", "ddd"))
     assert [batch for batch, _ in my_model.batches] == [["bbb", "ddd"], ["cc", "a"]]
-
-
-def test_rolling_requests_run_one_by_one_with_any_batch_size(my_model: Any) -> None:
-    my_model.batch_size = 8
-    requests = [Request(ROLLING, text) for text in ("a", "bb")]
-    assert streamed(my_model, ROLLING, requests) == [("bb", 1), ("a", 2)]
 
 
 def test_each_response_is_streamed_once_and_before_the_next_batch(my_model: Any) -> None:
@@ -237,11 +203,6 @@ def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("generate_until: 3/3, ")
 
 
-def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(list(run_requests(my_model, GENERATE, requests_for("a")))) == 1
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("supports_logprobs", "served"),
     [(False, {GENERATE, MULTI_ROUND}), (True, {GENERATE, MULTI_ROUND, LOGLIKELIHOOD, ROLLING})],
@@ -249,17 +210,6 @@ def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture
 def test_supports_logprobs_determines_the_kinds_served(supports_logprobs: bool, served: set[str]) -> None:
     capabilities = ModelCapabilities(supports_logprobs=supports_logprobs)
     assert {kind for kind in KINDS if capabilities.serves(kind)} == served
-
-
-def test_a_backend_with_explicit_kinds_serves_only_those() -> None:
-    capabilities = ModelCapabilities(supports_logprobs=True, kinds=frozenset({ZERO_SHOT}))
-    assert [kind for kind in KINDS if capabilities.serves(kind)] == [ZERO_SHOT]
-
-
-def test_capabilities_default_to_text_without_log_probabilities() -> None:
-    plain = ModelCapabilities()
-    assert (plain.modalities, plain.max_context_length, plain.supports_logprobs) == ({"text"}, None, False)
-    assert (plain.supports_chat_template, plain.concurrency) == (False, 1)
 
 
 class Bare(MillModel):
@@ -278,18 +228,15 @@ def test_a_missing_hook_raises_and_names_the_kind(kind: str) -> None:
     assert str(raised.value) == f"bare/model (Bare) does not answer {hook} requests"
 
 
+def label_last(_: MillModel, batch: list[Request]) -> list[Response]:
+    return [Response(label=request.labels.names[-1]) for request in batch]
+
+
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
 def test_classifiers_return_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Bare, hook, lambda self, batch: [Response(label=request.labels.names[-1]) for request in batch], raising=False
-    )
+    monkeypatch.setattr(Bare, hook, label_last, raising=False)
     responses = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
     assert [response.label for response in responses] == ["dog"]
-
-
-def test_a_backend_needs_a_model_name() -> None:
-    with pytest.raises(TypeError, match="model_name"):
-        MillModel()  # type: ignore[abstract]
 
 
 def test_the_default_identity_is_class_name_and_arguments() -> None:
