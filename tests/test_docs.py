@@ -35,7 +35,6 @@ from mill.tasks.load import load_builtin, make_task
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
-SCREEN = 25  # lines that a reader sees first
 # mkdocs with sockets that cannot connect: the site must build without network.
 BUILD = (
     "import socket, sys\n"
@@ -105,14 +104,6 @@ def test_every_command_and_option_exists(page: Path) -> None:
         assert given <= known, (words, given - known)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("examples/*"))], ids=lambda page: page.name)
-def test_options_of_mill_are_written_with_underscores(page: Path) -> None:
-    """Both spellings work; one is documented."""
-    for line in page.read_text().splitlines() if page.is_file() else []:
-        command = re.search(rf"\bmill (?:{'|'.join(COMMANDS)}) .*", line)
-        assert not command or not re.findall(r"--[a-z]+-[a-z-]+", command[0]), line
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_paths_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
@@ -129,22 +120,6 @@ def test_the_generated_references_are_current() -> None:
     spec.loader.exec_module(module)
     assert (ROOT / "docs/cli.md").read_text() == module.render(), "run: python scripts/write_cli_docs.py"
     assert (ROOT / "docs/models.md").read_text() == module.render_models(), "run: python scripts/write_cli_docs.py"
-
-
-def test_the_two_commands_of_the_readme_are_targets_and_ci_runs_the_second() -> None:
-    first = code_blocks("README.md", "")[0]
-    lines = [line.split("#")[0].strip() for line in first.splitlines()]
-    assert lines == ["make demo", "make test"]
-    makefile = (ROOT / "Makefile").read_text()
-    assert re.search(r"^demo:", makefile, re.MULTILINE) and re.search(r"^test:", makefile, re.MULTILINE)
-    ci = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
-    assert ci[-1] == "make test"
-
-
-def test_the_first_screen_of_the_readme_has_what_a_newcomer_needs() -> None:
-    screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:SCREEN])
-    assert "pip install" in screen and "$ mill eval" in screen and "Backends: " in screen
-    assert re.findall(r"^- \*\*(\w+)\*\*", screen, re.MULTILINE) == ["Evaluate", "Compare", "Gate", "Frugal", "Fast"]
 
 
 def test_the_readme_shows_what_its_command_prints(

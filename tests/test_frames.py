@@ -116,25 +116,6 @@ def test_the_perplexity_ratio_names_its_unit(tmp_path: Path, tokens: int, metric
     assert f"perplexity ratio per {unit} {values[metric]:.4f}" in found.check.variants[0].verdict
 
 
-def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "qa.csv").write_text(QUESTIONS)
-    with caplog.at_level("WARNING", logger="mill"):
-        found = mill.evaluate(Colours(), tmp_path / "qa.csv", output_dir=tmp_path / "out")
-    logged = [record.getMessage() for record in caplog.records if record.name == "mill"]
-    name = str(tmp_path / "qa.csv")
-    assert logged[0].startswith(f"{name}: read as questions with answers") and logged[0] == found.warnings[0]
-    assert f"{name}: 1 of 3 samples failed and have no score:" in logged
-    assert len(logged) == len(set(logged)) == len(found.warnings)
-
-
-def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_path: Path) -> None:
-    by_spec = mill.evaluate(spec(tiny_model), ["numerics"], output_dir=tmp_path / "a", **SHORT)
-    by_model = mill.evaluate(open_model(spec(tiny_model)), ["numerics"], output_dir=tmp_path / "b", **SHORT)
-    assert by_model.samples["response"].tolist() == by_spec.samples["response"].tolist()
-
-
 def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
     others: list[Any] = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
     found = mill.compare(spec(tiny_model), others, labels=["f32", "f16", "bf16"], output_dir=tmp_path, **SHORT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -230,33 +231,41 @@ class Executor:
         self.tally.reasoning_tokens += response.reasoning_tokens or 0
 
 
-class ExecutorBackend(Protocol):
+class ExecutorBackend(ABC):
+    """What computes responses: the model in this process, or workers that each hold it."""
+
     meters_calls: bool
     """Whether the meter is asked before each request: the stream then ends early where there is no room for one."""
 
-    def load(self, requests: Sequence[Request]) -> None:
+    def load(self, requests: Sequence[Request]) -> None:  # noqa: B027
         """Called before the first request, with those that follow, so that rates do not include loading."""
 
+    @abstractmethod
     def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
         """Every request with its response, as soon as it is complete. No two requests may be equal."""
 
     def undelivered(self) -> list[Completed]:
         """Responses that had arrived when the stream was closed before its end."""
+        return []
 
+    @abstractmethod
     def warnings(self) -> list[str]:
         """Warnings about how the scores were computed."""
 
+    @abstractmethod
     def execution_paths(self) -> dict[str, str]:
         """Which execution paths of the model computed the answers, by stage."""
 
     def compute_device(self) -> ComputeDevice | None:
         """What computed the answers in this process; None where that is not known."""
+        return None
 
+    @abstractmethod
     def close(self) -> None:
         """Free memory and workers."""
 
 
-class LocalBackend:
+class LocalBackend(ExecutorBackend):
     """The model in this process."""
 
     def __init__(self, model: MillModel) -> None:
@@ -288,9 +297,6 @@ class LocalBackend:
                     raise ModelBroken(f"{broken}: {response.error}") from None
             remaining = [request for request in requests if request.key not in completed]
             yield from run_requests(self.model, kind, remaining, context)
-
-    def undelivered(self) -> list[Completed]:
-        return []
 
     def warnings(self) -> list[str]:
         return self.model.warnings()

@@ -18,9 +18,10 @@ from itertools import chain, islice
 from mill.api.batching import Completed
 from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
-from mill.api.model import ComputeDevice, StreamContext
+from mill.api.model import StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
+from mill.execute.executor import ExecutorBackend
 from mill.execute.workers import MAX_DEATHS, Worker, WorkerLost, WorkQueue
 from mill.support.terminal import describe, warn
 
@@ -73,8 +74,9 @@ class PoolFailed:
 Message = NewResponses | WorkerDied | PoolFailed
 
 
-class Pool:
-    """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError.
+class Pool(ExecutorBackend):
+    """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError. Workers
+    start at the first stream, in parallel; those that are ready do not wait for the others.
 
     Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail. With
     `meters_calls` the workers are threads whose models ask the meter.
@@ -94,9 +96,6 @@ class Pool:
         self._warnings: dict[str, None] = {}
         self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
-
-    def load(self, requests: Sequence[Request]) -> None:
-        """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
 
     def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
         self._meter, self._canary = context.meter, self._canary or context.recorded
@@ -121,9 +120,6 @@ class Pool:
         finally:
             work.stop()
         self._join_threads()
-
-    def compute_device(self) -> ComputeDevice | None:
-        return None
 
     def undelivered(self) -> list[Completed]:
         arrived: list[Completed] = []

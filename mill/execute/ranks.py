@@ -116,37 +116,11 @@ class Ranks:
         return [json.loads(self._get(name)) for name in names]
 
     def publish(self, name: str, value: Any) -> None:
-        """Give a value to the other ranks, without waiting for them; it replaces an earlier one."""
+        """Give a value to the other ranks, without waiting for them."""
         self._set(f"{name}/{self.rank}", json.dumps(value))
 
-    def published(self, name: str) -> list[Any]:
-        """The values that other ranks have published last."""
-        names = [f"{name}/{other}" for other in range(self.size) if other != self.rank]
-        return [json.loads(self._get(one)) for one in names if self._check([one])]
-
-    def send(self, lines: Iterable[str]) -> None:
-        """Send lines to rank 0, a megabyte at a time: the next when the last one was read."""
-        for number, text in enumerate(_chunks(lines)):
-            name = f"{self._transfer(self.rank)}/{number}"
-            self._set(name, text)
-            self._until(lambda name=name: not self._check([name]))  # type: ignore[misc]
-        self._set(f"{self._transfer(self.rank)}/end", "1")
-
-    def receive(self, other: int) -> Iterable[str]:
-        number, end = 0, f"{self._transfer(other)}/end"
-        while True:
-            name = f"{self._transfer(other)}/{number}"
-            self._until(lambda name=name: self._check([name]) or self._check([end]))  # type: ignore[misc]
-            if not self._check([name]):
-                return
-            text = self._get(name)
-            self._call(lambda name=name: self._store.delete_key(f"{self._prefix}/{name}"))  # type: ignore[misc]
-            yield from text.split("\n")
-            number += 1
-
-    def _transfer(self, rank: int) -> str:
-        """The name of what a rank sends after the last exchange: each part of a run has a transfer of its own."""
-        return f"sent/{self._exchanges}/{rank}"
+    def published_by(self, other: int, name: str) -> Any:
+        return json.loads(self._get(f"{name}/{other}"))
 
     def _wait(self, names: Sequence[str]) -> None:
         self._until(lambda: self._check(names))
@@ -240,19 +214,6 @@ def _rendezvous() -> Any:
     except (RuntimeError, ValueError) as error:
         raise ModelError(f"the ranks cannot reach each other: {describe(error)}") from error
     return store
-
-
-def _chunks(lines: Iterable[str]) -> Iterable[str]:
-    pending: list[str] = []
-    size = 0
-    for line in lines:
-        pending.append(line)
-        size += len(line)
-        if size > 1 << 20:
-            yield "\n".join(pending)
-            pending, size = [], 0
-    if pending:
-        yield "\n".join(pending)
 
 
 class LockStepExecutor(Executor):

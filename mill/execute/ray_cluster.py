@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import secrets
 import signal
 import socket
@@ -251,6 +252,7 @@ _CAUSES = {
 }
 
 
+CHUNK_S = 0.1  # responses within this time are sent together
 _FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN")
 
 
@@ -315,16 +317,38 @@ class ReplicaActor:
         return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
 
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
-        """Responses as they arrive."""
-        try:
-            for responses in stream_chunk(self.model, kind, requests, self._context):
+        """Responses as they arrive, a few at a time."""
+        results: queue.Queue[Any] = queue.Queue()
+
+        def work() -> None:
+            try:
+                for responses in stream_chunk(self.model, kind, requests, self._context):
+                    results.put(responses)
+                results.put(None)
+            except BaseException as error:  # a library that calls exit() would leave the driver waiting
+                results.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        item = results.get()
+        while item is not None:
+            responses, until = [], time.monotonic() + CHUNK_S
+            while isinstance(item, list):
+                responses += item
+                try:
+                    item = results.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    item = []
+                    break
+            if isinstance(item, WorkerLost):
+                yield Update(responses, self._warnings(), lost=str(item))
+                return
+            if isinstance(item, BaseException):
+                yield Update(responses, self._warnings(), _error_text(item), failed_as=type(item).__name__)
+                return
+            if responses:
                 yield Update(responses, self._warnings())
-        except WorkerLost as lost:
-            yield Update([], self._warnings(), lost=str(lost))
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # a library that calls exit() would leave the driver waiting
-            yield Update([], self._warnings(), _error_text(error), failed_as=type(error).__name__)
+            if item == []:
+                item = results.get()
 
     def _warnings(self) -> list[str]:
         return self._logged.take()

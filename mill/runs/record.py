@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -53,7 +52,7 @@ class Record:
         if response is None:
             response = self._from_other_run(request)
             if response is not None:
-                response = self.put(request, self._with_own_distribution(request.key, response))
+                response = self.put(request, response)
         return response
 
     def peek(self, request: Request) -> Response | None:
@@ -77,7 +76,7 @@ class Record:
             line = index.find(request.key)
             if line is not None and line.deterministic and not line.failed:
                 response = self._read_shared(index, line)
-                if response is not None and not response.empty:
+                if response is not None and not response.empty and response.distribution is None:
                     return response
         return None
 
@@ -88,25 +87,6 @@ class Record:
         except RunError as error:
             warn(f"a response of another run is not reused: {error}")
             return None
-
-    def _with_own_distribution(self, key: str, reused: Response) -> Response:
-        """Linked or copied, so that removing the other run takes nothing from this one."""
-        if reused.distribution is None:
-            return reused
-        source, own = distribution_file(self.folder.parent, reused.distribution), self._distribution(key)
-        draft = own.with_name(f".{unique_name()}")
-        try:
-            make_folder(own.parent, root=self.root)
-            try:
-                os.link(source, draft)
-            except OSError:  # another disk, or a file system without links
-                shutil.copyfile(source, draft)
-            draft.replace(own)  # never through a link of that name
-        except (OSError, shutil.Error) as error:
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            raise RunError(f"cannot write {own}: {getattr(error, 'strerror', None) or error}") from error
-        return replace(reused, distribution=self._distribution_name(key))
 
     def _distribution(self, key: str) -> Path:
         return self.folder.parent / DISTRIBUTIONS / f"{key}.npy"

@@ -135,10 +135,6 @@ def _answered(
     if missing:
         lacks = f"the record lacks responses of {missing} of {len(samples)} samples of {task.name}"
         warn(f"{folder.path}: {lacks}; {file} has them")
-    different = sum(_differ(before, after) for before, (after, _) in zip(read, samples, strict=True))
-    if different:
-        which = f"{different} of {len(samples)} samples of {task.name} have other responses in {file} than in the record"
-        warn(f"{folder.path}: {which}: those of the record are scored, and {file} is written again")
     return [sample for sample, _ in samples]
 
 
@@ -167,23 +163,6 @@ def _with_responses(task: Task, sample: RunSample, record: Record, settings: Ren
     if _count(again.responses) < _count(sample.responses):  # fewer responses never replace more
         return sample, True
     return again, bool(used)
-
-
-def _differ(before: RunSample, after: RunSample) -> bool:
-    """Whether the samples file has another answer than the record for a request that both have."""
-    known = _answers(after)
-    return any(known.get(key, answer) != answer for key, answer in _answers(before).items())
-
-
-def _answers(sample: RunSample) -> dict[str, tuple[object, ...]]:
-    """What was answered under each key, but for errors, which a later answer replaces, and for measurements."""
-    return {
-        key: (one.text, one.score, one.label, one.reasoning, one.tool_calls, one.tool_results)
-        for keys, given in zip(sample.keys, sample.responses, strict=True)
-        if len(keys) == len(given)
-        for key, one in zip(keys, given, strict=True)
-        if not one.failed
-    }
 
 
 def _looked_up(sample: RunSample, lookup: Callable[[str], Response | None]) -> RunSample:

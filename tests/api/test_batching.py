@@ -12,7 +12,7 @@ import pytest
 
 from mill.api import batching
 from mill.api.batching import BatchLimits, Unit, as_response, is_out_of_memory, run_batches
-from mill.api.errors import CannotServe, ModelError
+from mill.api.errors import ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.support.terminal import describe
@@ -94,17 +94,6 @@ def test_token_budget_includes_padding() -> None:
     assert hook.batches == ["fe", "dcb", "a"]  # 2 x 6, 3 x 4, then the rest
 
 
-def test_a_unit_longer_than_the_budget_runs_alone() -> None:
-    hook = Echo()
-    run(units("abc", [20, 3, 3]), hook, tokens=10)
-    assert hook.batches == ["a", "bc"]
-
-
-def test_requests_of_one_unit_get_their_own_responses() -> None:
-    both = Unit([Request(GENERATE, "a"), Request(GENERATE, "b")], 3)
-    assert texts(run([both, unit("c")], Echo())) == {"a": "A", "b": "B", "c": "C"}
-
-
 # Memory running out.
 
 
@@ -125,16 +114,6 @@ def test_twin_an_unrecognised_out_of_memory_falls_back_to_single_requests(monkey
     hook = Echo(fits(3))
     run(units("abcdefgh"), hook)
     assert hook.sizes == [8, 1, 1, 1, 1, 2, 2]
-
-
-def test_batches_completed_before_memory_ran_out_are_not_repeated() -> None:
-    def fail(names: str) -> None:
-        if names == "cd":
-            raise MemoryError
-
-    hook = Echo(fail)
-    assert texts(run(units("abcd"), hook, requests=2)) == {"a": "A", "b": "B", "c": "C", "d": "D"}
-    assert hook.batches == ["ab", "cd", "c", "d"]
 
 
 def test_responses_are_yielded_before_the_next_batch_runs() -> None:
@@ -166,12 +145,6 @@ def test_a_single_request_that_does_not_fit_becomes_an_error_with_its_length() -
 
 
 # Other failures.
-
-
-def test_one_failing_request_does_not_fail_others() -> None:
-    responses = run(units("abcdef"), Echo(breaks_on("c")), requests=3)
-    assert responses["c"] == Response(error="ValueError: cannot read c")
-    assert texts(responses) == {"a": "A", "b": "B", "c": None, "d": "D", "e": "E", "f": "F"}
 
 
 def test_a_failing_unit_fails_all_of_its_requests_and_no_others() -> None:
@@ -225,16 +198,6 @@ def test_a_wrong_number_of_answers_is_refused_with_both_numbers() -> None:
 
     with pytest.raises(ModelError, match="the backend answered 1 of 2 requests of a batch"):
         run(units("ab"), short)
-
-
-def test_a_mill_error_is_raised_at_once() -> None:
-    def fail(names: str) -> None:
-        raise CannotServe("not this one")
-
-    hook = Echo(fail)
-    with pytest.raises(CannotServe, match="not this one"):
-        run(units("abcd"), hook)
-    assert hook.sizes == [4]
 
 
 def test_a_response_without_a_time_gets_a_share_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,9 +305,3 @@ def test_memory_is_freed_after_the_failed_batch_is_released(monkeypatch: pytest.
     monkeypatch.setattr("mill.api.batching.free_memory", lambda: alive.append(refs[-1]() is not None))
     list(run_batches([unit("a")], hook, limits=BatchLimits(1)))
     assert alive == [False]
-
-
-def test_a_unit_with_too_few_responses_is_refused() -> None:
-    two = Unit([Request(GENERATE, "a"), Request(GENERATE, "b")], 1)
-    with pytest.raises(ModelError, match="the backend answered 1 of 2 requests of a batch"):
-        list(run_batches([two], lambda batch: [[Response(text="x")]], limits=BatchLimits(1)))

@@ -61,19 +61,6 @@ def test_the_judged_answer_stands_in_a_block_that_it_cannot_close() -> None:
     assert custom.text == "Grade: ```\n2\n```"
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "text", "value"),
-    [
-        ({"1": 0.1, "10": 1.0}, "VERDICT: 10", 1.0),
-        ({"1": 0.1, "10": 1.0}, "VERDICT: 1", 0.1),
-        ({"PARTLY CORRECT": 0.5, "CORRECT": 1.0}, "VERDICT: partly correct", 0.5),
-        ({"JA": 1.0, "NEIN": 0.0}, "Verdict: nein", 0.0),
-    ],
-)
-def test_custom_verdicts(verdicts: dict[str, float], text: str, value: float | None) -> None:
-    assert Judge(verdicts=verdicts).read(text) == value
-
-
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{question}", "{0}", "{answer!r:>10}", "%s", "\\{", "{{words}}"])
 def test_braces_in_judged_text_are_kept(text: str) -> None:
     (request,) = Judge(rubric=text).requests({"question": text, "answer": text, "reference": text}, chat=False)
@@ -87,23 +74,6 @@ def test_braces_in_judged_text_are_kept(text: str) -> None:
 def test_a_prompt_with_an_unknown_field_is_refused(prompt: str) -> None:
     with pytest.raises(DataError, match="the judge's prompt uses a field"):
         Judge(prompt=prompt).requests(FIELDS, chat=False)
-
-
-def test_values_with_and_without_a_known_score() -> None:
-    judge = Judge()
-    assert judge.values(["VERDICT: CORRECT"], 1.0) == {
-        "judge": 1.0,
-        "judge_read": 1.0,
-        "judge_agreement": 1.0,
-        "judge_kappa": (1.0, 1.0),
-    }
-    assert judge.values(["VERDICT: CORRECT"], 0.0)["judge_agreement"] == 0.0
-    without_known = {"judge": 0.0, "judge_read": 1.0, "judge_agreement": None, "judge_kappa": None}
-    assert judge.values(["VERDICT: INCORRECT"], None) == without_known
-    for unread in ("hm", None):
-        without_verdict = {"judge": None, "judge_read": 0.0, "judge_agreement": None, "judge_kappa": None}
-        assert judge.values([unread], 1.0) == without_verdict
-    assert set(judge.metrics) == set(without_known)
 
 
 # Pairs

@@ -60,11 +60,6 @@ def my_model() -> Any:
     return MyModel("my/model")
 
 
-def streamed(model: Any, kind: str, requests: list[Request]) -> list[tuple[str, int]]:
-    """The prompt of every response, and how many batches had been computed when it arrived."""
-    return [(request.text, len(model.batches)) for request, _ in run_requests(model, kind, requests)]
-
-
 def requests_for(*contexts: str, **options: Any) -> list[Request]:
     return [Request(GENERATE, context, options=options) for context in contexts]
 
@@ -73,18 +68,6 @@ def test_generate_until_returns_request_order_though_the_longest_ran_first(my_mo
     responses = my_model.generate_until(requests_for("bb", "a", "ccc"))
     assert [response.text for response in responses] == ["BB", "A", "CCC"]
     assert [batch for batch, _ in my_model.batches] == [["ccc", "bb", "a"]]
-
-
-def test_loglikelihood_returns_scores_and_greedy_flags_in_request_order(my_model: Any) -> None:
-    requests = [Request(LOGLIKELIHOOD, "q", continuation) for continuation in ("no", "yes", "maybe")]
-    responses = my_model.loglikelihood(requests)
-    assert [(response.score, response.is_greedy) for response in responses] == [(-2.0, False), (-3.0, True), (-5.0, False)]
-
-
-def test_loglikelihood_rolling_returns_request_order(my_model: Any) -> None:
-    responses = my_model.loglikelihood_rolling([Request(ROLLING, "four"), Request(ROLLING, "longer")])
-    assert [response.score for response in responses] == [-4.0, -6.0]
-    assert my_model.batches == ["longer", "four"]
 
 
 def test_multi_round_generates_from_the_previous_rounds(my_model: Any) -> None:
@@ -117,11 +100,6 @@ def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
     my_model.max_batch_tokens = 6
     my_model.generate_until(requests_for("a", "bbb", "cc", "ddd"))
     assert [batch for batch, _ in my_model.batches] == [["bbb", "ddd"], ["cc", "a"]]
-
-
-def test_each_response_is_streamed_once_and_before_the_next_batch(my_model: Any) -> None:
-    my_model.batch_size = 2
-    assert streamed(my_model, GENERATE, requests_for("a", "b", "c")) == [("a", 1), ("b", 1), ("c", 2)]
 
 
 def test_equal_requests_are_computed_once_and_returned_for_each(my_model: Any) -> None:
@@ -163,15 +141,6 @@ def test_what_an_overriding_method_returns_is_checked(my_model: Any, returned: A
     assert str(raised.value) == message
 
 
-def test_an_overriding_method_may_return_texts_and_a_wrong_type_is_an_error_of_its_request(my_model: Any) -> None:
-    class Overriding(type(my_model)):  # type: ignore[misc]
-        def generate_until(self, requests: list[Request]) -> Any:
-            return ["A", None]
-
-    (_, first), (_, second) = run_requests(Overriding("own"), GENERATE, requests_for("a", "b"))
-    assert (first.text, second.error) == ("A", "the backend returned NoneType for generate_until")
-
-
 def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, freed = [], []
 
@@ -186,16 +155,6 @@ def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypa
     my_model.batch_size = 4
     assert [response.text for response in my_model.generate_until(requests_for(*"abcd"))] == ["A", "B", "C", "D"]
     assert (sizes, len(freed)) == ([4, 2, 2], 1)
-
-
-def test_a_failing_request_is_an_error_at_its_index(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(my_model, "_loglikelihood_rolling_single", lambda request: -1 / (len(request.text) - 1))
-    responses = my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("aaa", "a", "aa")])
-    assert [(response.score, response.error) for response in responses] == [
-        (-0.5, None),
-        (None, "ZeroDivisionError: division by zero"),
-        (-1.0, None),
-    ]
 
 
 def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:

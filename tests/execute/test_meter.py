@@ -10,7 +10,7 @@ import pytest
 from mill.api.budget import BudgetLimits, Price, TokenUsage
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
-from mill.execute.meter import JUDGE, MODEL, Amounts, Meter, PromptLengths
+from mill.execute.meter import JUDGE, MODEL, Amounts, Meter
 
 
 class Spent:
@@ -60,12 +60,6 @@ def test_a_model_gets_few_requests_first_and_then_half_of_what_is_left() -> None
     spent.elsewhere = 880
     assert fitting(meter) == 0 and meter.stopped == "the budget of 1k tokens"
     assert meter.fitting(QUESTIONS, calls=True, answering_s=1.0) == 0
-
-
-def test_ranks_take_their_part_of_half() -> None:
-    meter = make_meter(BudgetLimits(tokens=1030), processes=4)
-    meter.add(QUESTIONS[0], replace(ANSWER, output_tokens=20))
-    assert fitting(meter) == 6, "of 1,000"
 
 
 def test_time_limits_how_much_a_model_gets_at_once() -> None:
@@ -155,16 +149,6 @@ def test_calls_in_flight_are_awaited_some_time_after_that_of_the_run() -> None:
     meter.limits = BudgetLimits(seconds=1000)
     assert meter.patience_s() == 996 + 30
     assert make_meter(BudgetLimits(tokens=5)).patience_s() is None
-
-
-def test_prompts_are_estimated_from_those_that_were_counted() -> None:
-    counted = PromptLengths()
-    assert (counted.mean(400), counted.most(400)) == (100, 400)
-    counted.add(250, 1000)
-    counted.add(250, 1000)
-    assert counted.most(400) == counted.mean(400) == 100
-    counted.add(30, 10)  # 530 tokens of 2010 characters: that one is 27.4 above the mean
-    assert counted.mean(2010) == 530 and counted.most(2010) == 530 + 28
 
 
 @pytest.mark.parametrize(

@@ -348,92 +348,10 @@ def test_a_worker_that_fails_the_canary_is_dropped() -> None:
     assert not any(response.failed for response in seen.responses.values())
 
 
-def test_warnings_are_unique_and_those_of_lost_workers_are_skipped() -> None:
-    class Unreachable(FakeWorker):
-        def warnings(self) -> list[str]:
-            if self.number == 1:
-                raise WorkerLost("unreachable")
-            return super().warnings()
-
-    workers_started: list[FakeWorker] = []
-
-    def before(worker: FakeWorker, request: Request) -> None:
-        until(lambda: len(workers_started) == 3, "three workers")
-
-    def start_worker(number: int) -> FakeWorker:
-        workers_started.append(Unreachable(number, before))
-        return workers_started[-1]
-
-    pool = Pool(start_worker, 3)
-    read_all(pool, make_requests(60))
-    pool.close()
-    pool.close()
-    assert sorted(pool.warnings()) == ["slow", "worker 0", "worker 2"]
-    assert [worker.ended for worker in workers_started] == [1, 1, 1]
-
-
 def test_the_portable_identity_is_the_same_on_every_server() -> None:
     one, other = (open_model(f"litellm[model=openai/m,api_base=http://{host}:1,top_p=1]") for host in ("a", "b"))
     assert one.identity() != other.identity() and portable_identity(one) == portable_identity(other)
     assert portable_identity(one)["parameters"] == {"top_p": 1}
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("no")], ids=["interrupt", "error"])
-def test_responses_that_arrived_before_an_exception_are_delivered(error: BaseException) -> None:
-    """The consumer is slow, so that many responses have arrived when it ends."""
-    ready = threading.Event()
-
-    def before(worker: FakeWorker, request: Request) -> None:
-        if request.text == "question 029":
-            ready.set()
-            if isinstance(error, ModelError):
-                raise error
-
-    def slow() -> None:
-        if not seen.times:
-            until(ready.is_set, "last request")
-            if isinstance(error, KeyboardInterrupt):
-                seen.before = lambda: None
-                raise error
-
-    seen = ResponseRecorder(slow)
-    pool = Pool(WorkerFactory(before).start_worker, 1)
-    with pytest.raises(type(error)):
-        read_all(pool, make_requests(30), seen)
-    assert len(seen.times) >= 28
-
-
-class CountingLock:
-    """A lock that counts the attempts to take it."""
-
-    def __init__(self) -> None:
-        self.lock, self.attempts = threading.Lock(), 0
-        self.release = self.lock.release
-
-    def acquire(self, timeout: float) -> bool:
-        self.attempts += 1
-        return self.lock.acquire(timeout=timeout)
-
-
-@pytest.mark.usefixtures("leaves_threads")
-def test_a_slow_worker_is_started_once_over_several_streams() -> None:
-    """In each stream the other worker answers when the start of the slow one was attempted."""
-    numbers_started: list[int] = []
-    release, starting = threading.Event(), CountingLock()
-
-    def start_worker(number: int) -> FakeWorker:
-        numbers_started.append(number)
-        if number == 1:
-            until(release.is_set, "release")
-        return FakeWorker(number, lambda worker, request: until(lambda: starting.attempts >= streams, "attempt to start"))
-
-    threads, pool = threading.active_count(), Pool(start_worker, 2)
-    pool.slots[1].starting = starting  # type: ignore[assignment]
-    for streams in (1, 2):  # noqa: B007  start_worker reads it
-        assert all_completed(read_all(pool, make_requests(20)), make_requests(20))
-    release.set()
-    until(lambda: threading.active_count() <= threads, "end of all threads")
-    assert sorted(numbers_started) == [0, 1]
 
 
 @pytest.mark.usefixtures("leaves_threads")
@@ -452,20 +370,3 @@ def test_a_worker_that_starts_after_close_is_ended() -> None:
     pool.close()
     release.set()
     until(lambda: late.ended == 1, "end of the late worker")
-
-
-def test_a_busy_worker_is_waited_for_though_no_other_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed_starts: list[str] = []
-    monkeypatch.setattr(pool_module, "warn", failed_starts.append)
-
-    def before(worker: FakeWorker, request: Request) -> None:
-        until(lambda: len(failed_starts) > 6 * pool.workers, "number of failed starts that ends a stream")
-
-    def start_worker(number: int) -> FakeWorker:
-        if number:
-            raise WorkerLost("cannot reach it")
-        return FakeWorker(number, before)
-
-    pool = Pool(start_worker, 4)
-    seen = read_all(pool, make_requests(20))
-    assert all_completed(seen, make_requests(20))

@@ -41,7 +41,7 @@ def codes(processes: list[subprocess.Popen[str]]) -> list[int]:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    code, stderr = ended(start(torchrun(2, toy(folder / "out", TASKS)), TOY_LOG=str(folder / "log")))
+    code, stderr = run_ranks(2, toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
     assert code == 0, stderr
     return folder
 
@@ -59,13 +59,6 @@ def test_another_number_of_ranks_resumes_a_run_and_computes_nothing_again(two: P
     assert run(toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
     assert lines(tmp_path / "log") == []
     assert_same_end(two / "out", alone)
-
-
-def test_a_rank_may_have_no_samples(tmp_path: Path) -> None:
-    assert codes(start_ranks(3, toy(tmp_path / "ranks", TASKS), TOY_N="2", TOY_LOG=str(tmp_path / "log"))) == [0, 0, 0]
-    assert run(toy(tmp_path / "alone", TASKS), TOY_N="2")[0] == 0
-    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
-    assert len(lines(tmp_path / "log")) == 2 * (1 + 3 + 1 + 3)
 
 
 def test_a_dry_run_is_printed_once(tmp_path: Path) -> None:
@@ -159,13 +152,6 @@ def test_a_fresh_run_has_one_folder_though_a_rank_starts_late(tmp_path: Path) ->
     assert code == 0, stderr
     assert sorted(folder.name for folder in (tmp_path / "out").glob("*/*")) == ["default", "default~2"]
     assert len(lines(tmp_path / "log")) == 40
-
-
-def test_several_models_run_in_sequence_without_a_launcher(tmp_path: Path) -> None:
-    command = toy(tmp_path / "out", "toy_gen")
-    command[1] = "toy[path=toy],toy[path=other]"
-    assert codes(start_ranks(2, command, RANKED)) == [0, 0]
-    assert len(list((tmp_path / "out").glob("*/default/results.json"))) == 2
 
 
 def test_a_rank_whose_end_takes_longer_than_those_of_others_records_its_session(tmp_path: Path) -> None:

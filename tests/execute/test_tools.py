@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mill.api.consent import Consent, consenting
-from mill.api.errors import CannotServe
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
@@ -92,12 +91,6 @@ def test_a_long_output_is_shortened_for_the_model(tmp_path: Path) -> None:
     assert 1000 < longest(run(tmp_path / "b", max_tool_output=1000)) < 1050
 
 
-def test_a_dialog_ends_at_the_most_rounds_without_executing_the_last_calls(tmp_path: Path) -> None:
-    (scored,) = run(tmp_path, max_rounds=2).scored.values()
-    assert all(len(one.responses[0]) == 2 for one in scored)
-    assert all(response[-1].tool_calls and not response[-1].tool_results for one in scored for response in one.responses)
-
-
 def test_an_agent_run_killed_at_random_moments_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     assert_resumes_after_kills(tmp_path, kills=4, tasks="toy_agent", model=SPEC, file=AGENT)
 
@@ -162,9 +155,3 @@ def test_a_tool_gets_the_calls_before_it_and_their_results(monkeypatch: pytest.M
         rounds.append(Request(MULTI_ROUND, f"round {number}", resps=[Response(text="", tool_calls=calls)]))
         run_tools(Nothing(), [(task, sample, RenderSettings(), rounds)])
     assert [[result.output for result in one.resps[0].tool_results] for one in rounds] == [["1"], ["3", "6"], ["10", "15"]]
-
-
-def test_a_model_that_cannot_call_tools_is_refused(tmp_path: Path) -> None:
-    load_files((str(ROOT / "tests/toy.py"),))
-    with pytest.raises(CannotServe, match="toy_agent needs tools"):
-        prepare("toy[path=toy]", select(["toy_agent"]), RenderSettings(), output_dir=tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable
@@ -14,16 +13,13 @@ import duckdb
 import pandas as pd
 import pytest
 
-from mill.api.errors import RunError
-from mill.api.registry import register_metric
 from mill.api.task import RenderSettings
 from mill.cli.main import run as main
 from mill.runs.folder import RunFolder
 from mill.runs.record import Record
 from mill.runs.rescore import score_again
-from mill.runs.results import _estimate
 from mill.runs.run_scores import Outcome
-from mill.tasks.load import load_files, make_task, select
+from mill.tasks.load import load_files, select
 from tests.plans import prepare
 
 TOY = str(Path(__file__).parent.parent / "toy.py")
@@ -275,24 +271,6 @@ def test_pandas_and_duckdb_read_the_samples(evaluate: Evaluate) -> None:
     assert counted == (5, pytest.approx(outcome.tasks[0].metrics["acc"].value))
 
 
-def test_the_model_is_cleaned_after_inference_and_before_scoring(
-    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mill.api.registry import models, tasks
-
-    order: list[str] = []
-    monkeypatch.setattr(models.get("toy"), "clean", lambda self: order.append("clean"))
-    real = tasks.get("toy_gen").score
-
-    def score(self: Any, sample: Any, responses: Any) -> Any:
-        order.append("score")
-        return real(self, sample, responses)
-
-    monkeypatch.setattr(tasks.get("toy_gen"), "score", score)
-    evaluate(limit=2)
-    assert order == ["clean", "score", "score"]
-
-
 @pytest.mark.parametrize(
     ("score", "error"),
     [
@@ -310,27 +288,6 @@ def test_a_value_that_is_no_number_is_a_failed_sample(
     outcome = evaluate(limit=1)
     assert outcome.tasks[0].failures == [{"id": "0", "error": error}]
     assert outcome.tasks[0].metrics["exact_match"].n == 0
-
-
-def test_tasks_whose_names_differ_only_in_odd_characters_keep_their_own_samples(evaluate: Evaluate) -> None:
-    from mill.api.registry import tasks
-
-    for name in ("x/y", "x_y"):
-        tasks.add(name, tasks.get("toy_gen"))
-    outcome = evaluate("x/y,x_y", limit=2)
-    assert outcome.folder.samples_file("x/y") != outcome.folder.samples_file("x_y")
-    assert [rows(outcome, name)[0]["task"] for name in ("x/y", "x_y")] == ["x/y", "x_y"]
-
-
-def test_a_metric_is_not_called_for_no_samples_and_one_that_raises_is_named() -> None:
-    @register_metric("largest_of_test")
-    def largest(samples: Any) -> Any:
-        return max(value for repeats in samples for value in repeats)
-
-    task = make_task("gsm8k")
-    assert math.isnan(_estimate(task, "longest", "largest_of_test", []).value)
-    with pytest.raises(RunError, match="the metric largest_of_test of longest raised TypeError"):
-        _estimate(task, "longest", "largest_of_test", [["a", 1]])  # type: ignore[list-item]
 
 
 def test_a_backend_whose_file_was_edited_is_another_model(

@@ -267,24 +267,6 @@ def test_a_torn_record_in_any_of_several_files(
     assert_same_end(out, undisturbed)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_two_drivers_of_which_one_is_killed(undisturbed: Path, tmp_path: Path, victim: int) -> None:
-    """It may be the one at work or the one that waits."""
-    out, logs = tmp_path / "out", [tmp_path / "log0", tmp_path / "log1"]
-    hold = tmp_path / "hold"
-    hold.write_text("40")
-    runs = [start(out, log, env={"TOY_HOLD": str(hold)}) for log in logs]
-    until(lambda: len(computed(logs[0]) + computed(logs[1])) >= 40, "fortieth answer")
-    kill(runs[victim])
-    hold.write_text("1000")
-    known = set(computed(logs[victim])) & set(recorded(out))
-    assert runs[1 - victim].wait(PATIENCE_S) == 0, stderr_of(logs[1 - victim])
-    assert not set(computed(logs[1 - victim])) & known, "a recorded answer was computed again"
-    assert_same_end(out, undisturbed)
-    resume(out, logs[0])
-    assert not computed(logs[0]) and not leftovers(out)
-
-
 def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Path, tmp_path: Path) -> None:
     """Also while it plans, and while it writes samples and results, where a killed run spends little time."""
     out, log, delay = tmp_path / "out", tmp_path / "log", 0.2

@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -213,20 +211,6 @@ def test_a_damaged_line_is_reported_with_its_file_and_offset(tmp_path: Path, bad
     assert str(caught.value).startswith(where) and "move the file away" in str(caught.value)
 
 
-def test_a_record_sees_what_another_adds_and_holds_its_own(tmp_path: Path) -> None:
-    one, two = Record(tmp_path / "run"), Record(tmp_path / "run")
-    one.put(ask(1), Response(text="one"))
-    two.put(ask(2), Response(error="two"))
-    assert one.get(ask(2)) is None
-    one.refresh()
-    two.refresh()
-    assert one.lookup(ask(2).key) == Response(error="two") and one.get(ask(2)) is None
-    assert two.get(ask(1)) == Response(text="one")
-    two.put(ask(2), Response(text="better"))
-    one.refresh()
-    assert one.get(ask(2)) == Response(text="better")
-
-
 @pytest.mark.parametrize(
     "name", ["../../x", "../../../etc/passwd", "/etc/passwd", "run/distributions/../../../x", "run/out/x.npy"]
 )
@@ -240,33 +224,6 @@ def test_a_distribution_outside_of_the_models_runs_is_refused(tmp_path: Path, na
     with pytest.raises(RunError) as caught:
         Record(root / "run").get(SCORED)
     assert repr(name) in str(caught.value) and f"outside of {root}" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["run/../run/x.npy", "other/distributions/x.npy", "run/here/x.npy"])
-def test_a_distribution_among_the_models_runs_is_taken_by_any_path(tmp_path: Path, name: str) -> None:
-    put(tmp_path / "run", SCORED, Response(score=-1.0, is_greedy=True, distribution=name))
-    (tmp_path / "run/here").symlink_to(tmp_path / "run")
-    for file in (tmp_path / "run/x.npy", tmp_path / "other/distributions/x.npy"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("")
-    assert Record(tmp_path / "run").get(SCORED) is not None
-
-
-def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Response(score=-1.0, is_greedy=True, distribution=np.zeros((1, 3)))
-    put(tmp_path / "one", SCORED, whole)
-    borrower = Record(tmp_path / "two", [tmp_path / "one"])
-    assert borrower.get(SCORED) is not None
-    borrower.close()
-    (tmp_path / f"one/distributions/{SCORED.key}.npy").unlink()
-    assert Record(tmp_path / "two").get(SCORED) is not None  # the borrower has its own
-    (tmp_path / f"two/distributions/{SCORED.key}.npy").unlink()
-    monkeypatch.setattr(time, "strftime", lambda *_: "29991231T235959")  # so that the new file comes after the old one
-    assert Record(tmp_path / "two").get(SCORED) is None
-    put(tmp_path / "two", SCORED, whole)
-    assert Record(tmp_path / "two").get(SCORED) is not None
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,6 @@ def test_lone_surrogates_are_read_by_every_reader_and_come_back_as_they_were(tmp
     first, second = read_samples(file)
     assert first.prompt == "plain \\ text"
     assert (second.prompt, second.sample.doc, second.responses[0][0].text) == (LONE, {"question": LONE}, LONE)
-
-
-def test_a_number_that_json_does_not_have_is_written_by_name(tmp_path: Path) -> None:
-    file = write(tmp_path, scored("x", {"a": float("nan"), "b": [float("inf")], "c": 1.5}))
-    found = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert found["doc"] == {"a": "NaN", "b": ["Infinity"], "c": 1.5}
 
 
 VALUES = st.recursive(
@@ -185,13 +178,6 @@ def test_the_prompt_is_what_the_model_got(tmp_path: Path, tiny_model: Path) -> N
     assert row["unrendered"] == "<system> Be brief.\n<user> what is the answer ?"
     assert mill(["score", str(file.parent.parent)]) == 0
     assert json.loads(file.read_text()) == row
-
-
-def test_a_metric_with_the_name_of_a_column_is_renamed(tmp_path: Path) -> None:
-    values: dict[str, list[Any]] = {"error": [0.5], "seconds": [None], "model": [1.0]}
-    row = json.loads(write(tmp_path, replace(scored("x"), values=values)).read_text())
-    assert (row["error"], row["metric_error"], row["metric_seconds"]) == (None, 0.5, None)
-    assert (row["model"], row["metric_model"]) == ("m", 1.0)
 
 
 def sample_frame(out: Path) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,12 @@ from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
 from mill.report.collect import collect
 from mill.report.scores import score_table
-from mill.runs.adaptive import describe_decision
 from mill.runs.evaluate import Plan
 from mill.runs.recorded_run import read_runs
 from mill.runs.run_scores import Outcome
 from mill.runs.sample_row import NOT_ANSWERED
 from mill.runs.sampling import Claim, SampleChoice, random_order, read_claim, stratified_order
-from mill.runs.schema import Look, TaskResult
+from mill.runs.schema import Look
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare
 from tests.toy_exam import LIFTS, SIZES, TOPICS, is_right
@@ -86,11 +84,6 @@ def test_a_larger_sample_contains_a_smaller_one_and_computes_the_rest_alone(tmp_
     large = run(tmp_path, sample=0.25)
     assert ids(small) < ids(large)
     assert len(exam_here.read_text().splitlines()) == 750 == len(ids(large))
-
-
-def test_a_sample_is_not_the_first_rows(tmp_path: Path) -> None:
-    drawn = {int(name) for task, name in ids(run(tmp_path, sample=300)) if task == "toy_exam_law"}
-    assert max(drawn) > 1800 and sum(number < 1000 for number in drawn) == pytest.approx(100, abs=25)
 
 
 def test_the_interval_is_about_the_whole_test_set(tmp_path: Path) -> None:
@@ -210,16 +203,6 @@ def test_samples_with_gaps_are_neither_random_nor_first_rows(tmp_path: Path) -> 
         assert found.warnings[0] == "the samples that ran are neither the first rows nor a random sample"
 
 
-@pytest.mark.parametrize("given", [{"decide": Claim("acc", ">", 0.6)}, {"precision": 0.02}])
-def test_a_staged_run_that_stops_does_not_name_its_internal_blocks(tmp_path: Path, given: dict[str, Any]) -> None:
-    outcome = budgeted(tmp_path, 1300, **given)
-    assert outcome.stopped == "stopped at the budget of 1.3k tokens: 325 samples"
-    lines = [line for task in outcome.tasks for line in task.warnings if "budget" in line]
-    assert len(lines) == 3 and all(
-        re.fullmatch(r"the run stopped at the budget of 1.3k tokens: \d+ samples", one) for one in lines
-    )
-
-
 def test_a_decision_on_failures_alone_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAM_FAILS", "1")
     outcome = run(tmp_path, "toy_exam_art", decide=Claim("acc", "<", 0.5))
@@ -293,19 +276,6 @@ def test_failed_samples_decide_nothing_until_they_are_answered(
     monkeypatch.delenv("EXAM_FAILS")
     (again,) = run(tmp_path, "toy_exam_law", decide=claim).decisions
     assert (again.outcome, again.failed) == ("true" if claim.compare == ">" else "false", 0)
-
-
-def test_a_claim_that_no_failed_sample_could_change_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the answers fail: 0.58 to 0.68 of all samples are right, counted by hand."""
-    law = [is_right("toy_exam_law", index, 0.65, 0.0, "a") for index in range(2000)]
-    least = sum(right for index, right in enumerate(law) if index % 10) / 2000
-    assert (round(least, 2), round(least + 0.1, 2)) == (0.58, 0.68)
-    monkeypatch.setenv("EXAM_FAILS", "10")
-    for bound, outcome in ((0.45, "true"), (0.8, "false")):
-        (decision,) = run(tmp_path, "toy_exam_law", decide=Claim("acc", ">", bound)).decisions
-        assert decision.outcome == outcome and decision.failed > 10
-        assert decision.looks[-1].low < least < least + 0.1 < decision.looks[-1].high
-        assert f"; {decision.failed} samples failed" in describe_decision(decision)
 
 
 def test_a_decision_stays_when_another_claim_is_decided(tmp_path: Path) -> None:
@@ -386,10 +356,3 @@ def test_an_error_in_the_middle_of_a_decision_loses_nothing(tmp_path: Path, exam
     assert len(exam_here.read_text().splitlines()) == 200
     again = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.5))
     assert again.tally.known >= 200 and again.decisions
-
-
-def test_tasks_not_drawn_yet_do_not_fail_a_decision(tmp_path: Path) -> None:
-    outcome = run(tmp_path, decide=Claim("acc", ">", 0.05))
-    assert outcome.complete and outcome.decisions[0].n == 200
-    assert sum(task.n for task in outcome.tasks) == 200
-    assert all(isinstance(task, TaskResult) for task in outcome.tasks)

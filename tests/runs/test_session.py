@@ -288,7 +288,7 @@ def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
     def meanwhile(when: str) -> None:
         if threading.current_thread() is here and when == moment:
             full.start()
-            full.join(2)
+            full.join(0.3)
 
     def said(own: SessionFile, *given: Any) -> None:
         if given[0] == RESULTS:
@@ -404,15 +404,6 @@ def test_entries_add_up_to_the_same_in_any_order_and_however_often(published: di
         assert view_again(folder) == first
 
 
-def test_writing_again_changes_no_byte(folder: RunFolder) -> None:
-    SessionFile(folder).publish(MANIFEST, {"tasks": {"b": Entry(1), "a": Entry(2)}, TOP: {"model": Entry({"name": "m"})}})
-    SessionFile(folder).publish(MANIFEST, {"sessions": {"s": Entry({"id": "s", "order": 1})}})
-    before = (folder.path / MANIFEST).read_bytes()
-    for _ in range(3):
-        SessionFile(folder).publish(MANIFEST, {})
-    assert (folder.path / MANIFEST).read_bytes() == before
-
-
 OLD: dict[str, Any] = {
     "model": {"name": "m"},
     "settings": {"seed": 0},
@@ -458,12 +449,6 @@ def test_session_files_removed_by_hand_leave_what_the_file_has(folder: RunFolder
     SessionFile(folder).publish(MANIFEST, {"tasks": {"new": Entry(3)}})
     assert folder.read(MANIFEST) == {**before, "tasks": {**before["tasks"], "new": 3}}
     assert before["tasks"]["both"] == 2 and [entry["id"] for entry in before["sessions"][2:]] == ["a", "b"]
-
-
-def test_odd_characters_come_back_as_they_were(folder: RunFolder) -> None:
-    odd = "\ud800 \u2028 \x85"
-    SessionFile(folder).publish(RESULTS, {"tasks": {odd: Entry(odd)}})
-    assert view_again(folder) == {"tasks": {odd: odd}}
 
 
 @pytest.mark.parametrize(

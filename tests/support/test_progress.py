@@ -45,15 +45,6 @@ def test_the_time_left_follows_from_tokens_where_they_are_planned(clock: Clock) 
         assert progress.seconds_left() == pytest.approx(10.0)
 
 
-@pytest.mark.parametrize(("seconds", "done"), [(1.0, 50), (60.0, 1)])
-def test_there_is_no_estimate_after_too_little_time_or_work(clock: Clock, seconds: float, done: int) -> None:
-    with Progress("generate_until", 100, quiet=True) as progress:
-        for _ in range(done):
-            progress.advance()
-        clock.now += seconds
-        assert progress.seconds_left() is None
-
-
 def test_lines_have_the_rate_of_tokens_and_the_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     count = TokenCount(planned=100_000)
     with Progress("loglikelihood", 4, tokens=lambda: count) as progress:
