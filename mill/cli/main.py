@@ -16,6 +16,7 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
+from mill.api.registry import checks, commands
 from mill.cli.exit import end_process
 from mill.cli.interrupts import interrupt_on_sigterm
 from mill.cli.output import OutputError, discard_output, open_output
@@ -69,28 +70,42 @@ class LazyGroup(click.Group):
             raise ClosedPipe from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *_installed()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in COMMANDS and name not in _installed():
             return None
-        module, _, kind = COMMANDS[name][0].partition(":")
-        found = importlib.import_module(module)
-        if not kind:
-            command: click.Command = found.command
-            return command
+        found = _import(COMMANDS[name][0]) if name in COMMANDS else (commands if name in commands else checks).get(name)
+        if isinstance(found, click.Command):
+            return found
         from mill.cli.checks import check_command
 
-        return check_command(getattr(found, kind)())
+        return check_command(found())
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise UnknownName("command", args[0], COMMANDS, hint=f"commands are {', '.join(COMMANDS)}")
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and args[0] not in _installed():
+            names = self.list_commands(ctx)
+            raise UnknownName("command", args[0], names, hint=f"commands are {', '.join(names)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()] + list(_installed().items()))
+
+
+def _import(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute or "command")
+
+
+def _installed() -> dict[str, str]:
+    """The commands and checks of other packages, which are not imported for a list: where each is from."""
+    return {
+        name: f"From {str(registry.target(name)).partition('.')[0].partition(':')[0]}, another package."
+        for registry in (checks, commands)
+        for name in registry
+        if name not in COMMANDS and not registry.is_builtin(name)
+    }
 
 
 def underscored(name: str) -> str:

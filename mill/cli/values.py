@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mill.api.errors import UnknownName
-from mill.report.listing import MARKDOWN, PRINTED
+from mill.api.errors import SpecError, UnknownName
+from mill.report.listing import LATEX, MARKDOWN, PRINTED
 from mill.support.files import check_path
 
 if TYPE_CHECKING:
@@ -39,12 +39,14 @@ class NamedChoice(ClickChoice):
 
 
 class TableFormat(ClickChoice):
-    """A format of `mill.report.listing`; `markdown` is another name of md."""
+    """A format of a table or report; `markdown` is another name of md."""
 
     def __init__(self, formats: Sequence[str] = PRINTED) -> None:
         super().__init__(formats)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("latex", "tex"):
+            raise SpecError(f"--format {value} was removed: {LATEX}")
         return super().convert(MARKDOWN if value == "markdown" else value, param, ctx)
 
 

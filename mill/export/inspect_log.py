@@ -11,9 +11,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import MissingPackage
 from mill.export.inspect_sample import inspect_samples, model_name
 from mill.export.run import FAILED, FINISHED, ExportedRun, clean
+from mill.export.target import Exporter
 from mill.report.partial import first_rows, sampled_sentences
 from mill.runs.schema import TaskResult
 from mill.support.files import read_bytes, short_name, slug, write_atomically
@@ -24,10 +24,8 @@ _OPTIONS = ("temperature", "top_p", "top_k", "seed", "frequency_penalty", "prese
 
 
 def write_inspect(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = True) -> list[Path]:
-    try:
-        from inspect_ai.log import write_eval_log
-    except ImportError:
-        raise MissingPackage("the target inspect", "inspect_ai", "inspect") from None
+    from inspect_ai.log import write_eval_log
+
     files = []
     for run in runs:
         for task in run.tasks:
@@ -129,3 +127,12 @@ def _usage(run: ExportedRun, samples: Sequence[Any]) -> dict[str, Any]:
         for usage in sample.model_usage.values():
             total = total + usage
     return {model_name(run): total} if samples else {}
+
+
+EXPORTER = Exporter(
+    name="inspect",
+    about="a `.eval` log for each task, for `inspect view` and `read_eval_log`",
+    write=write_inspect,
+    package="inspect_ai",
+    extra="inspect",
+)

@@ -8,12 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mill.api.registry import import_file
+from mill.api.registry import checks, commands, import_file
 from mill.cli.main import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -90,6 +91,54 @@ def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str], tm
     *_, exit_code, modules = done.stdout.splitlines()
     assert not set(eval(modules)) & HEAVY
     assert exit_code == ("0" if argv[0] == "ls" else "2") and len(done.stderr.splitlines()) == (argv[0] != "ls")
+
+
+PLUGIN = """
+import click
+
+from mill.checks.kinds import CheckKind
+
+@click.command("mill-test-command")
+def command():
+    click.echo("hello from a package")
+
+class Check(CheckKind):
+    "Whether two models greet alike."
+    name = "mill-test-check"
+"""
+
+
+def test_commands_and_checks_of_another_package(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mill_test_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        EntryPoint("mill-test-command", "mill_test_plugin:command", "mill.commands"),
+        EntryPoint("mill-test-check", "mill_test_plugin:Check", "mill.checks"),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
+    for registry in (commands, checks):
+        monkeypatch.setattr(registry, "_entries", registry.entries())
+        monkeypatch.setattr(registry, "_plugins_read", False)
+    shown = mill("--help")[1]
+    assert "mill-test-command  From mill_test_plugin, another package." in shown and "mill-test-check " in shown
+    assert "mill_test_plugin" not in sys.modules
+    assert mill("mill-test-command")[:2] == (0, "hello from a package\n")
+    assert "Whether two models greet alike." in mill("mill-test-check", "--help")[1]
+    assert "did you mean mill-test-check" in mill("mill-test-chek")[2]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["collect", "--format", "latex"],
+        ["collect", "--out", "a.tex"],
+        ["report", ".", "--format", "latex"],
+        ["plot", "--format", "latex"],
+    ],
+)
+def test_latex_is_refused_with_what_makes_it(mill: Mill, argv: list[str]) -> None:
+    code, _, err = mill(*argv)
+    assert code == 2 and "to_latex()" in err and len(err.splitlines()) == 1
 
 
 def test_mill_alone_shows_its_help(mill: Mill) -> None:
