@@ -18,7 +18,7 @@ from mill.checks.result import Check
 from mill.checks.subjects import check_config
 from mill.cli.interrupts import interrupted
 from mill.cli.options import Decorator, given_options, option, options, with_options
-from mill.options.checks import CheckOptions
+from mill.options.definitions import CheckOptions
 from mill.options.eval_options import merge
 from mill.options.option import options_of
 from mill.support.terminal import echo

@@ -16,7 +16,7 @@ from mill.execute.ranks import Ranks
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.eval_options import EvalOptions, merge, read_run_file
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Plan

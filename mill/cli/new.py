@@ -13,7 +13,7 @@ from mill.api.errors import SpecError
 from mill.api.registry import Registry, metrics, models, tasks
 from mill.cli.templates import TEMPLATES
 from mill.models.spec.backends import backends
-from mill.models.spec.configs import packaged_configs
+from mill.models.spec.parse import packaged_configs
 from mill.options.option import shown
 from mill.support.files import write_atomically
 from mill.support.terminal import echo

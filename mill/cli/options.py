@@ -13,8 +13,7 @@ from mill.api.errors import SpecError
 from mill.cli.values import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.eval_options import EvalOptions
-from mill.options.option import Option, options_of
-from mill.options.switches import one_call
+from mill.options.option import Option, one_call, options_of
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]

@@ -10,7 +10,7 @@ import click
 from mill.cli.options import option, options, split_paths
 from mill.cli.values import FilePath
 from mill.options.definitions import refuse_unused_image
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.report.scores import print_outcome
 from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again

@@ -16,8 +16,17 @@ from uuid import UUID
 
 from mill.api.response import Response
 from mill.export.hub import dataset_of
-from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better
-from mill.export.sample import message_text, messages_before, shown_text, target_text
+from mill.export.run import (
+    ExportedRun,
+    clean,
+    finite,
+    flatten,
+    lower_is_better,
+    message_text,
+    messages_before,
+    shown_text,
+    target_text,
+)
 from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
 from mill.report.partial import sampled_sentences

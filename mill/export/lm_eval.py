@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.task import TaskType
-from mill.export.run import ExportedRun, clean, is_number, lower_is_better, result_name
-from mill.export.sample import repeat_values, shown_text, target_text
+from mill.export.run import (
+    ExportedRun,
+    clean,
+    is_number,
+    lower_is_better,
+    repeat_values,
+    result_name,
+    shown_text,
+    target_text,
+)
 from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
 from mill.report.partial import first_rows, sampled_sentences

@@ -15,7 +15,7 @@ from mill.api.errors import SpecError
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import Exporter, ExportError
 from mill.export.tracker import TrackedRun
-from mill.models.spec.arguments import check_address
+from mill.models.spec.open import check_address
 from mill.support.secrets import fill_variables, looks_like_url, redact_address, remember, split_password
 from mill.support.terminal import utf8
 

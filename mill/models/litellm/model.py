@@ -23,7 +23,7 @@ from mill.models.http.client import Reply
 from mill.models.http.failures import Failure, raise_reported
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat.answers import read_answer
-from mill.models.spec.arguments import check_key
+from mill.models.spec.open import check_key
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS
 from mill.support.secrets import excerpt, fill_variables, is_secret, redact, remember
 from mill.support.terminal import describe
