@@ -8,7 +8,7 @@ import click
 
 from mill.api.errors import SpecError, install_command
 from mill.api.registry import exporters
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath
 from mill.export.run import select_runs
 from mill.export.target import EXPORTS, Exporter, Target, known_exporters, names_taking, parse_target, write_target
 from mill.export.tracker import track

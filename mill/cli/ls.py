@@ -13,8 +13,7 @@ import click
 from mill.api.errors import MillError, RunError, SpecError, UnknownName, install_command
 from mill.api.registry import import_file, models, tasks
 from mill.api.task import Benchmark
-from mill.cli.options import chosen_output_dir, option, split_paths
-from mill.cli.values import NamedChoice, TableFormat
+from mill.cli.options import NamedChoice, TableFormat, chosen_output_dir, option, split_paths
 from mill.models.spec.backends import backend_info, backends, task_types
 from mill.models.spec.open import described_arguments, load_model_from_file
 from mill.models.spec.parse import packaged_configs

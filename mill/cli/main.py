@@ -17,9 +17,7 @@ import click
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.registry import checks, commands
-from mill.cli.exit import end_process
-from mill.cli.interrupts import interrupt_on_sigterm
-from mill.cli.output import OutputError, discard_output, open_output
+from mill.cli.process import OutputError, discard_output, end_process, interrupt_on_sigterm, open_output
 from mill.cli.start import INTERRUPTED
 from mill.support.processes import world_size
 from mill.support.secrets import redact_text, refuse_inline
@@ -32,7 +30,7 @@ COMMANDS = {
     "diff": ("mill.checks.compare:Diff", "One model on several backends."),
     "stress": ("mill.checks.stress:Stress", "The same prompts under growing load."),
     "determinism": ("mill.checks.determinism:Determinism", "The same prompts several times."),
-    "gate": ("mill.cli.gate", "Test saved checks against rules; exit code 3 when one is broken."),
+    "gate": ("mill.cli.checks:gate_command", "Test saved checks against rules; exit code 3 when one is broken."),
     "report": ("mill.cli.report", "Saved checks and runs as a page, a table or data."),
     "view": ("mill.cli.view", "Runs and checks in a browser: scores, comparisons, samples, tokens."),
     "export": ("mill.cli.export", "Results in trackers (MLflow, wandb, trackio) and in the formats of other tools."),
@@ -40,13 +38,13 @@ COMMANDS = {
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
     "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
-    "collect": ("mill.cli.collect", "All scores of an output folder in one table."),
-    "diff-scores": ("mill.cli.diff_scores", "The scores of two runs or output folders, row by row."),
+    "collect": ("mill.cli.scores:collect_command", "All scores of an output folder in one table."),
+    "diff-scores": ("mill.cli.scores:diff_scores_command", "The scores of two runs or output folders, row by row."),
     "plot": ("mill.cli.plot", "Scores, cost and calibration of runs as SVG and PNG files."),
-    "conform": ("mill.cli.conform", "Check that a backend fulfils the contract."),
+    "conform": ("mill.cli.new:conform_command", "Check that a backend fulfils the contract."),
     "lm-eval": ("mill.cli.lm_eval", "lm-evaluation-harness with mill's models."),
-    "score": ("mill.cli.score", "Score a recorded run again, without the model."),
-    "schema": ("mill.cli.schema", "Print the JSON schema of run files."),
+    "score": ("mill.cli.scores:score_command", "Score a recorded run again, without the model."),
+    "schema": ("mill.cli.eval:schema_command", "Print the JSON schema of run files."),
 }
 _POSITIONAL = {
     **dict.fromkeys(("model", "models", "task", "tasks"), "models and tasks are positional"),

@@ -12,7 +12,7 @@ import click
 from mill.api.budget import Price
 from mill.api.errors import RunError, SpecError
 from mill.checks.glossary import counted
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.text import check_price, make_price, parse_pairs
 from mill.report.listing import LATEX

@@ -9,7 +9,7 @@ import click
 
 from mill.api.errors import RunError
 from mill.checks.gate import Rule, judge, parse_rules
-from mill.cli.values import FilePath, TableFormat
+from mill.cli.options import FilePath, TableFormat
 from mill.report.sections import CheckSection, Section, find_sections, only_checks
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import echo, echo_data
