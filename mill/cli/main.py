@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import logging
@@ -17,7 +18,7 @@ import click
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.registry import checks, commands
-from mill.cli.process import OutputError, discard_output, end_process, interrupt_on_sigterm, open_output
+from mill.cli.process import discard_output, end_process, interrupt_on_sigterm, open_output
 from mill.cli.start import INTERRUPTED
 from mill.support.processes import world_size
 from mill.support.secrets import redact_text, refuse_inline
@@ -51,6 +52,7 @@ _POSITIONAL = {
     "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",
 }
 _CHAT_TEMPLATE = ("apply_chat_template", "use_chat_template")
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 TERMINATED = 143  # 128 plus the signal's number, as in shells
 
 
@@ -162,10 +164,9 @@ def run(argv: list[str]) -> int:
     try:
         _refuse_keys(argv)
         code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except MillError as error:
-        if isinstance(error, OutputError):
-            discard_output()
         return _fail(str(error), error.exit_code, debug)
     except click.NoSuchOption as error:
         return _fail(_option_message(error), 2, debug)
@@ -177,6 +178,9 @@ def run(argv: list[str]) -> int:
         discard_output()
         return 0
     except BaseException as error:  # exit() of a library is no success of ours, and a panic in Rust is no Exception
+        if isinstance(error, OSError) and error.errno in FULL_DISK:  # files have errors of mill's own
+            discard_output()
+            return _fail(f"cannot write to standard output: {error.strerror}", 1, debug)
         from mill.support.terminal import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)
