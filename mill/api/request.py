@@ -13,7 +13,6 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import NO_LABELS, Context, Labels, Media, Message
-from mill.api.response import Response
 from mill.api.tools import Tool
 
 GENERATE = "generate_until"
@@ -68,7 +67,7 @@ _OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 @dataclass(frozen=True)
 class Request:
-    """One request of one kind. Its content is immutable; the executor fills `resps` with a response for each repeat.
+    """One request of one kind, which does not change.
 
     A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
     `tools` are those that the model may call in its answer.
@@ -83,7 +82,6 @@ class Request:
     tools: tuple[Tool, ...] = ()
     repeats: int = 1
     draw: int = 0
-    resps: list[Response] = field(default_factory=list, compare=False, repr=False)
 
     @cached_property
     def content_hash(self) -> str:
@@ -138,7 +136,7 @@ class Request:
         """One request for each of the `repeats` draws."""
         if self.repeats == 1:
             return [self]
-        return [replace(self, repeats=1, draw=self.draw + k, resps=[]) for k in range(self.repeats)]
+        return [replace(self, repeats=1, draw=self.draw + k) for k in range(self.repeats)]
 
 
 def generation_options(**given: Any) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class RecordedModel:
         self.model.check(requests[0])
         numbered = _numbered(requests)
         with self.plan.open(keep_model=True) as run:
-            run.ask(numbered)
-        responses = [request.resps[0] for request in numbered]
+            answers = run.ask(numbered)
+        responses = [answers[request.key][0] for request in numbered]
         failed = [response for response in responses if response.failed]
         if failed:
             raise RequestsFailed(

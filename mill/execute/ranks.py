@@ -30,7 +30,7 @@ from mill.api.errors import MillError, ModelError
 from mill.api.model import MillModel, options_text
 from mill.api.request import KINDS, Request
 from mill.api.response import Response
-from mill.execute.executor import Executor, LocalBackend, Store
+from mill.execute.executor import Answers, Executor, LocalBackend, Store
 from mill.execute.sample_state import SampleState
 from mill.support import processes
 from mill.support.terminal import describe
@@ -225,12 +225,13 @@ class LockStepExecutor(Executor):
         super().__init__(LocalBackend(model), store, quiet=quiet)
         self.model, self.ranks, self.padding = model, ranks, padding
 
-    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
+    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> Answers:
         """Every rank runs every kind in the same order, even where it has no such requests."""
         self.round_number = round_number
-        pending = list(requests)
+        pending, answers = list(requests), Answers()
         for kind in (kind for kind in KINDS if kind in self.padding):
-            self._run_kind(kind, [request for request in pending if request.kind == kind])
+            answers |= self._run_kind(kind, [request for request in pending if request.kind == kind])
+        return answers
 
     def any_active(self, active: bool) -> bool:
         return any(self.ranks.exchange(active))
@@ -267,7 +268,7 @@ class LockStepExecutor(Executor):
         largest = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
         missing = [text for text in sorted(largest) for _ in range(largest[text] - mine[text])]
         return [
-            replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number, resps=[])
+            replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number)
             for number, text in enumerate(missing, 1)
         ]
 

@@ -23,7 +23,7 @@ from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
 from mill.execute.choose import ExecutorChoice, make_backend
-from mill.execute.executor import Executor, LocalBackend
+from mill.execute.executor import Answers, Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
 from mill.execute.ranks import LockStepExecutor, Ranks
 from mill.execute.sample_state import SampleState, run_samples
@@ -186,9 +186,9 @@ class Run:
         """The tasks with the samples that are part of the run: all, or those that were taken so far."""
         return self.plan.tasks_with(self.answered) if self.plan.samples.staged else self.plan.tasks
 
-    def ask(self, requests: Sequence[Request]) -> None:
+    def ask(self, requests: Sequence[Request]) -> Answers:
         """Answer requests that belong to no task."""
-        self.executor.run(requests)
+        return self.executor.run(requests)
 
     def answer(self, states: Sequence[SampleState]) -> None:
         """Ask what is not recorded, until every dialog is over. Where the answers to earlier samples were superseded, those

@@ -107,7 +107,7 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
 def _lines(states: Iterable[SampleState]) -> Iterator[dict[str, Any]]:
     """As `Record.adopt` takes them."""
     for state in states:
-        for request in (one for one in state.all_requests() if one.resps):
-            for clone, response in zip(request.clones(), request.resps, strict=True):
+        for request in state.all_requests():
+            for clone, response in zip(request.clones(), state.answers.get(request.key, ()), strict=False):
                 head = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
                 yield {**head, "response": response.to_dict()}

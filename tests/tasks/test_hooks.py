@@ -196,7 +196,7 @@ def test_a_dialog_that_cannot_continue_is_a_failure_of_its_sample_alone(hook: Ca
     dialog = (Message("user", "q"),)
     first = {"kind": MULTI_ROUND, "requests": giving([Request(MULTI_ROUND, dialog, options=OPTIONS)]), "next_round": hook}
     job = SampleState.of(made(**first), SAMPLE, SETTINGS)
-    job.rounds[0][0].resps[:] = [Response(text="a")]
+    job.answers[job.first_request.key] = [Response(text="a")]
     assert not job.advance()
     assert words in (job.repeats()[0][0].error or "")
 
@@ -208,10 +208,11 @@ def test_what_scoring_or_the_next_round_raises_is_the_error_of_its_sample(error:
     assert scored.error is not None and scored.error.startswith(f"scoring failed: {type(error).__name__}")
     scored = score_sample(made(category=raising(error), extracted=raising(error), choice_texts=raising(error)), record)
     assert (scored.error, scored.category, scored.extracted, scored.choices) == (None, "", None, [])
-    rounds = [Request(MULTI_ROUND, "q", options=OPTIONS, resps=[Response(text="a")])]
-    job = SampleState(made(kind=MULTI_ROUND, next_round=raising(error)), SAMPLE, SETTINGS, [], [rounds])
+    request = Request(MULTI_ROUND, "q", options=OPTIONS)
+    job = SampleState(made(kind=MULTI_ROUND, next_round=raising(error)), SAMPLE, SETTINGS, [], [[request]])
+    job.answers[request.key] = [Response(text="a")]
     assert not job.advance()
-    assert (rounds[0].resps[0].error or "").startswith(f"next_round() failed: {type(error).__name__}")
+    assert (job.answers[request.key][0].error or "").startswith(f"next_round() failed: {type(error).__name__}")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interruption()])
