@@ -64,7 +64,8 @@ class SessionFile:
         self.folder, self.name = folder, unique_name()
         self.file = folder.path / SESSIONS / f"{self.name}.json"
         self.spent: Amounts = {}
-        self._state = SessionState(**_own_process(), tasks=list(tasks))
+        pid = os.getpid()
+        self._state = SessionState(socket.gethostname(), _machine(), pid, list(tasks), born=_born(pid))
         self._began, self._beat_s = time.monotonic(), beat_s
         self._writing, self._over = threading.RLock(), threading.Event()
         self._others: tuple[float, Amounts, list[Interval]] | None = None
@@ -370,11 +371,6 @@ def _covered(intervals: Iterable[Interval]) -> float:
 
 
 # Processes.
-
-
-def _own_process() -> dict[str, Any]:
-    """What identifies this process to others, on this machine and elsewhere."""
-    return {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
 def _machine() -> str:

@@ -109,7 +109,7 @@ def test_local_ray_starts_on_demand_leaves_no_processes_and_loses_no_response(
         code, stderr = ended(running, 90)
         until(lambda running=running: not ray_processes(running.pid), "end of Ray's processes")
         (line,) = [line for line in mill_lines(stderr) if "warning" not in line]
-        assert message in line and code == (143 if number == 1 else 2), stderr
+        assert message in line and (code == 143 if number == 1 else code > 0), stderr
         assert not known & set(computed(log))
         log.unlink()
     assert [session["ended"] for session in sessions(out)] == ["interrupted", "failed"]
