@@ -127,6 +127,7 @@ def ray_processes(pid: int) -> list[int]:
 
 def test_the_requests_of_a_lost_machine_go_to_the_others(cluster: Cluster, alone: Path, hold: Path, tmp_path: Path) -> None:
     log, out, other = tmp_path / "log", tmp_path / "out", cluster.grow()
+    hold.write_text("5")  # so that each of them gets a chunk
     try:
         running = start_mill(toy(out, TASKS, *on_ray(3, cluster), model=watched(log, hold)), **cluster.token)
         until(lambda: len(workers_in(log)) == 3, "request of the third worker")
