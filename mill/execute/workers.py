@@ -22,6 +22,10 @@ Keyed = tuple[str, Response]
 """A response with the key of its request, which identifies the request across processes."""
 
 
+Report = tuple[list[str], dict[str, str]]
+"""The warnings of a worker's model, and which of its execution paths computed the answers, by stage."""
+
+
 class WorkerLost(Exception):
     """A worker died or its server is gone; the cause need not be a request."""
 
@@ -32,9 +36,7 @@ class Worker(Protocol):
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
         """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails."""
 
-    def warnings(self) -> list[str]: ...
-
-    def execution_paths(self) -> dict[str, str]: ...
+    def report(self) -> Report: ...
 
     def end(self) -> None: ...
 
@@ -83,11 +85,8 @@ class LocalWorker:
     def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
         return stream_chunk(self.model, kind, requests)
 
-    def warnings(self) -> list[str]:
-        return self.model.warnings()
-
-    def execution_paths(self) -> dict[str, str]:
-        return self.model.execution_paths()
+    def report(self) -> Report:
+        return self.model.warnings(), self.model.execution_paths()
 
     def end(self) -> None:
         self.model.clean()
