@@ -224,18 +224,7 @@ class Run:
     @property
     def scores(self) -> RunScores:
         """How the samples are scored, with what is known by now."""
-        plan = self.plan
-        return RunScores(
-            self.tasks,
-            plan.benchmarks,
-            plan.settings,
-            plan.repeat_metrics,
-            plan.judging,
-            plan.groups,
-            self.decisions,
-            plan.samples.staged and not plan.steered,
-            self.meter.stopped,
-        )
+        return RunScores(self.plan, self.tasks, self.decisions, self.meter.stopped)
 
     def leave(self) -> None:
         """End the session."""
