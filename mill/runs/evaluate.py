@@ -43,7 +43,6 @@ from mill.runs.sampling import SampleChoice, SampleGroup
 from mill.runs.schema import Decision
 from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
 from mill.runs.task_plan import TaskPlan
-from mill.sandbox import sandbox_label
 from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
 from mill.support.processes import deferred_interrupt
 from mill.support.terminal import warn
@@ -246,18 +245,7 @@ class Run:
         if not plan.condition:  # the texts that a check scores are other ones each time
             for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
                 warn(warning)
-        covered = manifest.update_manifest(
-            self.session,
-            spec=plan.spec,
-            model_name=plan.model.model_name,
-            identity=plan.identity,
-            settings=plan.settings,
-            plans=tasks,
-            fresh=plan.fresh,
-            condition=plan.condition,
-            judge=plan.judging.label if plan.judging is not None else "",
-            sandbox=sandbox_label([one.task for one in tasks]),
-        )
+        covered = manifest.update_manifest(self.session, plan, tasks)
         self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
         if self.ranks is None and plan.model.loads_in_thread and self._ahead.fixed:
             # Until the first response the interpreter has enough to do.
