@@ -19,8 +19,8 @@ from mill.api.response import Response
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.runs.evaluate import Plan
-from mill.runs.plan import RunConfig, plan_record
+from mill.runs.evaluate import Plan, RunConfig
+from mill.runs.plan import plan_record
 from mill.support.processes import world_size
 from mill.support.terminal import warn
 from mill.tasks.load import load_files

@@ -39,10 +39,10 @@ class RunScores:
     @property
     def staged(self) -> bool:
         """Whether the run takes its samples part after part, so that it is not known how many it needs."""
-        return self.plan.samples.staged and not self.plan.steered
+        return self.plan.config.samples.staged and not self.plan.config.steered
 
     def scored(self, task: Task, records: Sequence[RunSample]) -> list[RunSample]:
-        return score_samples(task, records, self.plan.settings, self.plan.repeat_metrics)
+        return score_samples(task, records, self.plan.config.settings, self.plan.config.repeat_metrics)
 
     def score_states(self, states: Sequence[SampleState]) -> list[RunSample]:
         """These samples, scored, in their order."""
