@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +52,6 @@ def run_batches(
     hook: Hook,
     *,
     limits: BatchLimits,
-    free_memory: Callable[[], None] = lambda: None,
     healthy: bool = False,
 ) -> Iterator[Completed]:
     """Every request with its response. Out of memory halves the batch; the size grows again while batches fit.
@@ -151,6 +152,11 @@ def as_response(answer: Any, kind: str) -> Response:
     return _with_valid_counts(response)
 
 
+def checked(kind: str, hook: Hook) -> Hook:
+    """A hook whose responses without what their kind needs, or with NaN, become errors of their requests."""
+    return lambda batch: [[as_response(response, kind) for response in responses] for responses in hook(batch)]
+
+
 def _with_valid_counts(response: Response) -> Response:
     """Without token counts that are none: they would be summed, and no reader of the record would accept them."""
     invalid: dict[str, Any] = {
@@ -174,6 +180,21 @@ ANSWER_FIELD = {
     ZERO_SHOT: "label",
     CLASSIFY: "label",
 }
+
+
+def free_memory() -> None:
+    """Free what nothing refers to any more, also on the device."""
+    gc.collect()
+    empty_caches()
+
+
+def empty_caches() -> None:
+    """Return cached blocks to the device; does nothing if torch was never imported."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch is not None and torch.backends.mps.is_available():
+        torch.mps.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 _OWN = "mill"  # the package: its version is recorded by itself
 _NOT_STATE = {
-    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens", "outage_patience_s",
-    "token_count", "canary", "meter",
+    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens",
 }  # fmt: skip
 _STARTED = time.time()
 _WEIGHTS = "weights in "

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from mill.api.errors import RunError, SpecError, UnknownName
+from mill.api.model import HasWeights
 from mill.api.response import Token
 from mill.api.task import Task
 from mill.checks.answers import Answer, answer_warnings, read_answers, truncation_warnings
@@ -365,7 +366,9 @@ def _same_prompts(baseline: Subject, candidate: Subject, config: CheckConfig) ->
 
 def _with_model(variant: Variant, candidate: CompletedRun) -> Variant:
     variant.model, variant.backend = candidate.subject.model.model_name, candidate.subject.spec.backend
-    variant.run, variant.size = str(candidate.plan.folder.path), candidate.subject.model.weight_bytes()
+    model = candidate.subject.model
+    variant.run = str(candidate.plan.folder.path)
+    variant.size = model.weight_bytes() if isinstance(model, HasWeights) else None
     return variant
 
 

@@ -244,11 +244,10 @@ class LockStepExecutor(Executor):
 
     def _compute_window(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         padding = self._padding(kind, requests)
-        self.backend.load()
+        self.backend.load([])
         with self._progress(kind, len(requests)) as progress, self._counted(kind):
-            stream = self.backend.stream(kind, [*requests, *padding])
+            stream = self.backend.stream(kind, [*requests, *padding], self.context)
             self._record_all(_without_padding(stream), responses, progress)
-            self.model.synchronize()
         self.tally.padded += len(padding)
 
     def _fitting_together(self, left: list[Request]) -> int | None:

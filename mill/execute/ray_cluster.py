@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mill.api.budget import CallMeter
 from mill.api.consent import Consent, consenting
 from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
-from mill.api.model import MillModel
+from mill.api.model import HasPaths, MillModel, Replicated
 from mill.api.registry import import_file
 from mill.api.request import Request
 from mill.compat.ray import silence_node_reports
-from mill.execute.workers import Keyed, Report, WorkerLost, open_replica, stream_chunk
+from mill.execute.workers import Keyed, Report, WorkerLost, open_replica, stream_chunk, worker_context
 from mill.models.spec.parse import Spec
 from mill.support.terminal import CollectingHandler, describe, logger, warn
 
@@ -52,7 +53,7 @@ class RayWorker:
                     warn("a worker is waiting for resources of the Ray cluster, or is loading its model")
             _handle(ray.get(opened))
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
         import ray
 
         with _lost_when_dead():
@@ -263,7 +264,8 @@ class Opening:
 
 def environment(model: MillModel) -> dict[str, str]:
     """The variables of this machine that a worker needs; keys are sent as actor arguments, which Ray does not log."""
-    return {name: os.environ[name] for name in (*_FORWARDED, *model.variables()) if name in os.environ}
+    own = model.replica_variables() if isinstance(model, Replicated) else ()
+    return {name: os.environ[name] for name in (*_FORWARDED, *own) if name in os.environ}
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,7 @@ class ReplicaActor:
     def __init__(self) -> None:
         self._logged = CollectingHandler()  # a worker's standard error is not shown: the driver logs these again
         logger.addHandler(self._logged)
+        self._context = worker_context()
 
     def open(self, opening: Opening) -> Update:
         os.environ.update(opening.environment)
@@ -301,7 +304,7 @@ class ReplicaActor:
         return Update([], self._warnings())
 
     def report(self) -> Report:
-        return self.model.warnings(), self.model.execution_paths()
+        return self.model.warnings(), self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
 
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Responses as they arrive, a few at a time."""
@@ -309,7 +312,7 @@ class ReplicaActor:
 
         def work() -> None:
             try:
-                for responses in stream_chunk(self.model, kind, requests):
+                for responses in stream_chunk(self.model, kind, requests, self._context):
                     results.put(responses)
                 results.put(None)
             except BaseException as error:  # a library that calls exit() would leave the driver waiting

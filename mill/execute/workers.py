@@ -7,10 +7,11 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelError, ServerGone
 from mill.api.identity import identity_of
 from mill.api.message import Context
-from mill.api.model import MillModel
+from mill.api.model import HasPaths, MillModel, StreamContext, run_requests
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.models.spec.open import open_model
@@ -33,26 +34,31 @@ class WorkerLost(Exception):
 class Worker(Protocol):
     """One worker."""
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
-        """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails."""
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
+        """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails. A
+        worker in this process asks the meter before each request."""
 
     def report(self) -> Report: ...
 
     def end(self) -> None: ...
 
 
-def stream_chunk(model: MillModel, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+def worker_context() -> StreamContext:
+    """A worker does not wait for a server that is gone: other workers continue."""
+    return StreamContext(outage_patience_s=0.0)
+
+
+def stream_chunk(model: MillModel, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[list[Keyed]]:
     """A model's responses to a chunk. A server that cannot be reached is a lost worker: others may reach theirs."""
     try:
-        for request, response in model.stream_responses(kind, requests):
+        for request, response in run_requests(model, kind, requests, context):
             yield [(request.key, response)]
     except ServerGone as gone:
         raise WorkerLost(str(gone)) from gone
 
 
 def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> MillModel:
-    """A worker's model, ready to load, which must have this identity. Within a chunk a worker does not wait for a server
-    that is gone: other workers continue."""
+    """A worker's model, ready to load, which must have this identity."""
     model = open_model(spec, batch_size=batch_size)
     try:
         model.ready(RETURN_S)
@@ -62,7 +68,6 @@ def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]
         raise
     if portable_identity(model) != identity:
         raise ModelError(f"a worker finds another model under {spec.backend} than the command does")
-    model.outage_patience_s = 0.0
     return model
 
 
@@ -80,13 +85,14 @@ class LocalWorker:
     """A worker that is a thread of this process, for a model on a server."""
 
     def __init__(self, model: MillModel) -> None:
-        self.model = model
+        self.model, self._context = model, worker_context()
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
-        return stream_chunk(self.model, kind, requests)
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
+        self._context.meter = meter
+        return stream_chunk(self.model, kind, requests, self._context)
 
     def report(self) -> Report:
-        return self.model.warnings(), self.model.execution_paths()
+        return self.model.warnings(), self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
 
     def end(self) -> None:
         self.model.clean()

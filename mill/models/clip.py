@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.backend import Backend
+from mill.api.batching import free_memory
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.message import IMAGE, Labels
 from mill.api.model import ModelCapabilities
@@ -124,7 +125,7 @@ class ClipModel(VisionModel):
     def clean(self) -> None:
         self._loaded = None
         self._candidates.clear()
-        self._free_memory()
+        free_memory()
 
     @property
     def _parts(self) -> tuple[Any, Any, Any]:

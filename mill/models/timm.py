@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.backend import Backend
+from mill.api.batching import free_memory
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
@@ -96,13 +97,14 @@ class TimmModel(VisionModel):
         published = timm.get_pretrained_cfg(self.path, allow_unregistered=True) if not _is_address(self.path) else None
         return int(published.num_classes if published else self.model.num_classes)
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request) -> list[str]:
         super().check(request)
         if len(request.labels) != self.head_size:
             raise CannotServe(
                 f"the head of {self.path} has {self.head_size} classes, the task has {len(request.labels)} labels: "
                 "they must be the same classes in the same order"
             )
+        return []
 
     @property
     def model(self) -> Any:
@@ -135,7 +137,7 @@ class TimmModel(VisionModel):
         if not self.made_with.holds_weights:
             self._model = None
         self.__dict__.pop("transform", None)
-        self._free_memory()
+        free_memory()
 
     @cached_property
     def transform(self) -> Any:

@@ -196,7 +196,8 @@ class Run:
     def _make_executor(self) -> Executor:
         plan = self.plan
         if self.ranks is None:
-            return Executor(make_backend(plan.config.executor, plan.spec, plan.model), plan.record, quiet=self.quiet)
+            backend = make_backend(plan.config.executor, plan.spec, plan.model)
+            return Executor(backend, plan.record, quiet=self.quiet, on_first_response=self._start_ahead)
         if not plan.model.lock_step:
             return Executor(LocalBackend(plan.model), plan.record, quiet=self.quiet)
         padding = {state.first_request.kind: state.first_request.clones()[0] for state in plan.states}
@@ -269,11 +270,13 @@ class Run:
                 warn(warning)
         covered = manifest.update_manifest(self.session, plan, tasks)
         self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
-        if self.ranks is None and plan.model.loads_in_thread and self._ahead.fixed:
-            # Until the first response the interpreter has enough to do.
-            self.executor.on_first_response = lambda: self._ahead.start(self.answered)
-        else:
-            self._ahead.write()
+        startup = plan.model.startup
+        if self.ranks is not None or startup is None or not startup.loading or not self._ahead.fixed:
+            self._ahead.write()  # else at the first response: until then the interpreter has enough to do
+
+    def _start_ahead(self) -> None:
+        if self._ahead.unwritten:
+            self._ahead.start(self.answered)
 
     @contextmanager
     def until_answered(self, *, keep_model: bool) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mill.api.errors import CannotServe, DataError, RunError, SpecError
 from mill.api.identity import identity_of
-from mill.api.model import MillModel
+from mill.api.model import MillModel, has_chat_template
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
@@ -81,7 +81,7 @@ class JudgeRunner:
         if one.failed or len(texts) < len(one.requests):
             return []
         try:
-            chat = self.model.has_chat_template()
+            chat = has_chat_template(self.model)
             found = one.task.judge_requests(one.sample.sample, one.responses, texts, chat=chat)
         except KeyboardInterrupt:
             raise

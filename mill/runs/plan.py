@@ -7,7 +7,7 @@ from dataclasses import replace
 from mill.api.budget import Prices
 from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
-from mill.api.model import MillModel
+from mill.api.model import MillModel, Priced
 from mill.execute.choose import LOCAL, check_servers
 from mill.execute.meter import JUDGE, MODEL
 from mill.models.prefix.paths import MIXED_ROWS
@@ -55,7 +55,6 @@ def open_for_run(
     addresses = addresses_of(resolved)
     with phase(LOADING):  # some backends import their packages
         model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=options.batch_size)
-    model.start_hashing()
     model.ready(options.wait)
     check_servers(resolved, model, options.wait)
     options.executor.check(resolved)
@@ -72,8 +71,8 @@ def plan_run(spec: Spec, model: MillModel, selection: Selection, options: RunCon
         refuse_without_judge(selection.tasks)
     with phase(PLANNING):
         tasks = plan_tasks(model, selection, settings, options.samples)
-    if starts and options.executor.executor == LOCAL:
-        model.start_loading([request for plan in tasks for state in plan.states for request in state.requests])
+    if starts and options.executor.executor == LOCAL and model.startup is not None:
+        model.startup.expect([request for plan in tasks for state in plan.states for request in state.requests])
     recorded = plan_record(spec, model, options, judging)
     planned = replace(
         recorded,
@@ -96,7 +95,8 @@ def _prices(model: MillModel, judging: JudgeRunner | None, options: RunConfig) -
     models = {MODEL: (model, options.price, "--price")}
     if judging is not None:
         models[JUDGE] = (judging.model, options.judge_price, "--judge_price")
-    prices = {account: price or one.price() for account, (one, price, _) in models.items()}
+    own = {account: one.price() if isinstance(one, Priced) else None for account, (one, _, _) in models.items()}
+    prices = {account: price or own[account] for account, (_, price, _) in models.items()}
     for account, (one, _, option) in models.items() if options.limits.cost is not None else ():
         if prices[account] is None:
             raise SpecError(

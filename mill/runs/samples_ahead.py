@@ -4,9 +4,11 @@ prompts as the model gets them. Both are made in a thread while the model comput
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Sequence
 
-from mill.api.model import MillModel
+from mill.api.model import MillModel, RendersPrompts
+from mill.api.request import Request
 from mill.execute.sample_state import SampleState
 from mill.runs.folder import RunFolder
 from mill.runs.samples import from_state, prompt_requests, score_sample, write_samples
@@ -70,7 +72,15 @@ class SamplesAhead:
     def _render(self, states: Iterable[SampleState]) -> None:
         for state in states:
             with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
-                self._prompts[_name(state)] = [self._model.rendered_prompt(request) for request in prompt_requests(state)]
+                self._prompts[_name(state)] = [self._rendered(request) for request in prompt_requests(state)]
+
+    def _rendered(self, request: Request) -> str:
+        """Where the model does not say, its messages as JSON."""
+        if isinstance(self._model, RendersPrompts):
+            return self._model.rendered_prompt(request)
+        if isinstance(request.context, str):
+            return request.context
+        return json.dumps([message.to_json() for message in request.context], ensure_ascii=False)
 
 
 def _name(state: SampleState) -> tuple[str, str | int]:

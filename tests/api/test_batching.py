@@ -288,7 +288,7 @@ def test_describe_gives_one_short_line(error: Exception, line: str) -> None:
     assert describe(error) == line
 
 
-def test_memory_is_freed_after_the_failed_batch_is_released() -> None:
+def test_memory_is_freed_after_the_failed_batch_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     import weakref
 
     class Big:
@@ -302,5 +302,6 @@ def test_memory_is_freed_after_the_failed_batch_is_released() -> None:
         refs.append(weakref.ref(big))
         raise MemoryError
 
-    list(run_batches([unit("a")], hook, limits=BatchLimits(1), free_memory=lambda: alive.append(refs[-1]() is not None)))
+    monkeypatch.setattr("mill.api.batching.free_memory", lambda: alive.append(refs[-1]() is not None))
+    list(run_batches([unit("a")], hook, limits=BatchLimits(1)))
     assert alive == [False]

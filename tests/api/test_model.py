@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.errors import CannotServe, ModelError
 from mill.api.message import Labels, Message
-from mill.api.model import MillModel, ModelCapabilities
+from mill.api.model import MillModel, ModelCapabilities, run_requests
 from mill.api.registry import register_model
 from mill.api.request import (
     CLASSIFY,
@@ -113,7 +113,7 @@ def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_mode
             return [Response(text=f"<{response.text}>") for response in super().generate_until(requests)]
 
     model = Overriding("own")
-    pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, requests_for("a", "b"))]
+    pairs = [(request.text, response.text) for request, response in run_requests(model, GENERATE, requests_for("a", "b"))]
     assert pairs == [("a", "<A>"), ("b", "<B>")]
 
 
@@ -137,7 +137,7 @@ def test_what_an_overriding_method_returns_is_checked(my_model: Any, returned: A
             return returned
 
     with pytest.raises(ModelError) as raised:
-        list(Overriding("own").stream_responses(GENERATE, requests_for("a")))
+        list(run_requests(Overriding("own"), GENERATE, requests_for("a")))
     assert str(raised.value) == message
 
 
@@ -151,7 +151,7 @@ def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypa
         return [request.text.upper() for request in batch]
 
     monkeypatch.setattr(my_model, "_generate_batch", generate_at_most_two)
-    monkeypatch.setattr(my_model, "_free_memory", lambda: freed.append(True))
+    monkeypatch.setattr("mill.api.batching.free_memory", lambda: freed.append(True))
     my_model.batch_size = 4
     assert [response.text for response in my_model.generate_until(requests_for(*"abcd"))] == ["A", "B", "C", "D"]
     assert (sizes, len(freed)) == ([4, 2, 2], 1)
@@ -182,14 +182,18 @@ class Bare(MillModel):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_hook_raises_and_names_the_kind(kind: str) -> None:
     with pytest.raises(CannotServe) as raised:
-        next(Bare().stream_responses(kind, [Request(kind, "q")]))
+        next(run_requests(Bare(), kind, [Request(kind, "q")]))
     hook = GENERATE if kind == MULTI_ROUND else kind
     assert str(raised.value) == f"bare/model (Bare) does not answer {hook} requests"
 
 
+def label_last(_: MillModel, batch: list[Request]) -> list[Response]:
+    return [Response(label=request.labels.names[-1]) for request in batch]
+
+
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
 def test_classifiers_return_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bare, hook, lambda self, batch: [Response(label=request.labels.names[-1]) for request in batch])
+    monkeypatch.setattr(Bare, hook, label_last, raising=False)
     responses = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
     assert [response.label for response in responses] == ["dog"]
 

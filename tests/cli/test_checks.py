@@ -9,6 +9,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from mill.api.model import StreamContext
 from mill.api.registry import import_file
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
@@ -537,7 +539,7 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
     mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lower levels keep their results, the level at which it crashed fails, and the exit code is 3."""
-    monkeypatch.setattr("mill.models.http.server.ServerModel.outage_patience_s", 0.0)
+    monkeypatch.setattr("mill.execute.executor.StreamContext", partial(StreamContext, outage_patience_s=0.0))
     monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:

@@ -600,12 +600,14 @@ def test_a_filter_that_nothing_matches_is_refused(mill: Mill, what: str, near: s
 
 
 COUNTING = """
+from mill.api.model import InputTokens
 from mill.api.registry import models, register_model
 
 @register_model("counting")
 class Counting(models.get("toy")):
-    def count_tokens(self, requests):
-        return 7 if any(request.kind == "loglikelihood" for request in requests) else None
+    def input_tokens(self, groups):
+        scored = [any(request.kind == "loglikelihood" for request in group) for group in groups]
+        return [InputTokens(7) if known else None for known in scored]
 """
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mill.api.model import StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.tools import ToolCall
@@ -102,8 +103,8 @@ class CallingModel(TransformersModel):
 
     broken = False
 
-    def stream_responses(self, kind: str, requests: Sequence[Request]) -> Any:
-        for request, response in super().stream_responses(kind, requests):
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Any:
+        for request, response in super().stream_responses(kind, requests, context):
             call = ToolCall("add", {"a": 2}, text='{"a": 3}' if self.broken else "")
             yield request, replace(response, tool_calls=(call,)) if request.tools else response
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError, RunError
-from mill.api.model import MillModel
+from mill.api.model import MillModel, StreamContext
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
@@ -61,7 +62,7 @@ class FakeWorker:
     def __init__(self, number: int, before: Callable[[FakeWorker, Request], object] = lambda worker, request: None) -> None:
         self.number, self.before, self.ended, self.completed = number, before, 0, 0
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None = None) -> Iterator[list[Keyed]]:
         for request in requests:
             self.before(self, request)
             self.completed += 1
@@ -85,7 +86,7 @@ class ResponseRecorder:
 
     def read(self, pool: Pool, kind: str, requests: Sequence[Request]) -> None:
         """Read a stream as the executor does, with the responses that arrived before an exception."""
-        stream = pool.stream(kind, requests)
+        stream = pool.stream(kind, requests, StreamContext())
         try:
             for request, response in stream:
                 self.record(request, response)
@@ -287,11 +288,11 @@ def test_a_worker_that_cannot_open_the_model_ends_the_stream() -> None:
 
 def test_missing_responses_are_an_error_and_repeated_ones_count_once() -> None:
     class OmitsLast(FakeWorker):
-        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+        def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None = None) -> Iterator[list[Keyed]]:
             yield from super().stream(kind, requests[:-1])
 
     class Repeating(FakeWorker):
-        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+        def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None = None) -> Iterator[list[Keyed]]:
             for responses in super().stream(kind, requests):
                 yield responses
                 yield responses
@@ -325,7 +326,7 @@ def test_a_worker_that_fails_the_canary_is_dropped() -> None:
     found = threading.Event()
 
     class FailsOnServerOne(FakeWorker):
-        def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+        def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None = None) -> Iterator[list[Keyed]]:
             if self.number == 1 and len(requests) == 1:
                 found.set()
                 yield [(requests[0].key, Response(error="the canary failed"))]

@@ -20,7 +20,7 @@ from PIL import Image
 
 from mill.api.errors import FastPathFailed, ModelBroken, ModelError, SpecError
 from mill.api.message import IMAGE, Labels, Media, Message
-from mill.api.model import MillModel
+from mill.api.model import MillModel, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ZERO_SHOT, Request
 from mill.execute import ray_cluster
 from mill.execute.choose import ExecutorChoice, RayBackend
@@ -168,7 +168,7 @@ def test_a_worker_answers_as_the_model_of_the_command(tiny_model: Path) -> None:
     ray_cluster._handle(actor.open(copy[0]))
     updates = [pickle.loads(pickle.dumps(update)) for update in actor.stream(LOGLIKELIHOOD, copy[1:-1])]
     answers = dict(pair for update in updates for pair in update.responses)
-    for request, response in model.stream_responses(LOGLIKELIHOOD, requests):
+    for request, response in run_requests(model, LOGLIKELIHOOD, requests):
         assert answers[request.key].score == pytest.approx(response.score, abs=1e-5)
 
 

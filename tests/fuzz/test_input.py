@@ -167,7 +167,7 @@ def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
     monkeypatch.setattr("mill.models.http.server.ServerModel.ready", _unreachable)
     for name in ("load_config", "load_tokenizer", "load_processor"):
-        monkeypatch.setattr(f"mill.models.hf.loading.{name}", _not_on_the_hub)
+        monkeypatch.setattr(f"mill.models.files.{name}", _not_on_the_hub)
 
 
 def _unreachable(model: Any, wait: float = 0.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,16 @@ from mill.api.errors import ModelError
 from mill.api.request import Request
 from mill.cli.main import run
 from tests import toy
+
+
+class LoadingInThread:
+    """The start of a model whose weights load in a thread."""
+
+    loading = True
+
+    def expect(self, requests: Sequence[Request]) -> None: ...
+
+    def prepare(self, requests: Sequence[Request]) -> None: ...
 
 
 class Runs:
@@ -42,7 +53,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
         return note(model, request)
 
     monkeypatch.setattr(toy.ToyModel, "_note", noted)
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    monkeypatch.setattr(toy.ToyModel, "startup", LoadingInThread())
     return runs
 
 
@@ -54,7 +65,7 @@ def test_samples_are_written_while_a_loaded_model_computes(runs: Runs) -> None:
 
 
 def test_samples_are_written_before_the_requests_of_other_models(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", False)
+    monkeypatch.setattr(toy.ToyModel, "startup", None)
     assert runs("toy_choice") == 0
     assert runs.seen[0] == ["toy_choice"]
 
@@ -75,7 +86,7 @@ def test_missing_samples_of_a_run_that_was_killed_are_written_again(runs: Runs, 
     (file,) = runs.files()
     file.unlink()
     runs.seen.clear()
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", False)
+    monkeypatch.setattr(toy.ToyModel, "startup", None)
     runs("toy_choice")
     assert runs.seen and runs.seen[0] == ["toy_choice"]
 
@@ -111,7 +122,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         found.append(threading.current_thread() is threading.main_thread())
         return f"<user>{request.text}</user>"
 
-    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", rendered)
+    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", rendered, raising=False)
     return found
 
 
@@ -123,7 +134,7 @@ def test_prompts_rendered_beside_the_model_are_those_rendered_at_the_end(
     assert all(prompt.startswith("<user>") for found in at_end.values() for prompt in found)
     count = len(threads)
     threads.clear()
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    monkeypatch.setattr(toy.ToyModel, "startup", LoadingInThread())
     assert prompts(tmp_path / "beside") == at_end
     assert len(threads) == count and not any(threads)
 
@@ -136,6 +147,6 @@ def test_prompts_that_cannot_be_rendered_are_shown_as_they_were_before(
     def fails(_: toy.ToyModel, __: Request) -> str:
         raise ValueError("no template")
 
-    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", fails)
-    monkeypatch.setattr(toy.ToyModel, "loads_in_thread", True)
+    monkeypatch.setattr(toy.ToyModel, "rendered_prompt", fails, raising=False)
+    monkeypatch.setattr(toy.ToyModel, "startup", LoadingInThread())
     assert prompts(tmp_path / "after") == before

@@ -19,8 +19,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from mill.api.batching import GIVE_UP_AFTER, Completed
-from mill.api.budget import BudgetReached, CallMeter
+from mill.api.budget import BudgetReached
 from mill.api.errors import ModelBroken, ServerBroken, ServerGone
+from mill.api.model import StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.http.failures import Failure
@@ -48,16 +49,14 @@ class PolicedServer(Protocol):
 
     base_url: str
     client: Client
-    canary: Request | None
-    """A request that the server has answered."""
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: Request, context: StreamContext) -> Response:
         """The response to a request; a failure is a response too."""
 
     def verify(self) -> None:
         """Raise where the server is unreachable or has another model than before. Runs in a thread."""
 
-    def wait_for_server(self, gone: ServerGone) -> None:
+    def wait_for_server(self, gone: ServerGone, context: StreamContext) -> None:
         """Return when the server is back with the same model; raise where it does not return."""
 
 
@@ -99,10 +98,10 @@ class ServerPolicy:
     """  # noqa: E501
 
     def __init__(
-        self, client: Client, server: PolicedServer | None = None, meter: CallMeter | None = None,
+        self, client: Client, server: PolicedServer | None = None, context: StreamContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._client, self._server, self._meter, self._clock = client, server, meter, clock
+        self._client, self._server, self._context, self._clock = client, server, context or StreamContext(), clock
         self._failures = 0  # of requests, in a row
         self._healthy_at = 0.0  # when the server was last known to be healthy
         self._held: deque[tuple[float, Request, Response]] = deque()  # failures since then
@@ -219,7 +218,7 @@ class ServerPolicy:
             except ServerGone as gone:
                 self._held.clear()  # the outage may be the cause: these requests are sent again
                 try:
-                    self._server.wait_for_server(gone)
+                    self._server.wait_for_server(gone, self._context)
                 except BudgetReached:
                     return
                 outages = 0 if completed else outages + 1
@@ -247,7 +246,7 @@ class ServerPolicy:
             else:
                 yield request, response
             yield from self._release(self._healthy_at)
-        canary = server.canary
+        canary = self._context.canary
         if self._held and canary is not None:
             try:
                 for _ in self._client.run_all([canary], lambda canary: self._check_canary(server, canary), self):
@@ -258,7 +257,8 @@ class ServerPolicy:
         yield from self._release(time.monotonic())
 
     def _room(self, request: Request) -> bool:
-        self._no_room = self._no_room or (self._meter is not None and not self._meter.room(request))
+        meter = self._context.meter
+        self._no_room = self._no_room or (meter is not None and not meter.room(request))
         return not self._no_room
 
     def _release(self, healthy_at: float) -> Iterator[Completed]:
@@ -271,19 +271,18 @@ class ServerPolicy:
         """The response to a request; raises where the server fails, not the request."""
         async with self._canary_check:
             started = time.monotonic()
-        response = await server.send(request)
+        context = self._context
+        response = await server.send(request, context)
         async with self._canary_check:
             if not response.failed:
                 self._failures, self._healthy_at = 0, max(self._healthy_at, started)
-                if server.canary is None or len(request.text) < len(
-                    server.canary.text
-                ):  # a short one is cheap to send again
-                    server.canary = request
+                if context.canary is None or len(request.text) < len(context.canary.text):  # cheap to send again
+                    context.canary = request
                 return response
             self._failures += 1
-            if server.canary is not None and self._failures % FAILURES_IN_A_ROW == 0:
-                await self._check_canary(server, server.canary)
-            elif server.canary is None and self._failures >= GIVE_UP_AFTER:
+            if context.canary is not None and self._failures % FAILURES_IN_A_ROW == 0:
+                await self._check_canary(server, context.canary)
+            elif context.canary is None and self._failures >= GIVE_UP_AFTER:
                 raise ModelBroken(f"the server failed on each of the first {self._failures} requests: {response.error}")
         return response
 
@@ -292,7 +291,7 @@ class ServerPolicy:
         started = time.monotonic()
         for pause in (0.0, *RECHECK_PAUSES_S):
             await asyncio.sleep(pause)
-            error = (await server.send(canary)).error
+            error = (await server.send(canary, self._context)).error
             if error is None and pause:
                 raise ServerGone(f"{server.base_url} failed on every request for a while")
             if error is None:

@@ -137,7 +137,7 @@ class LiteLLMModel(ServerModel):
         )
         return None if prompt is None or output is None else Price(prompt, output, cached, reasoning)
 
-    def variables(self) -> Sequence[str]:
+    def replica_variables(self) -> Sequence[str]:
         """LiteLLM reads keys and addresses from variables named after providers."""
         provider = self.model.partition("/")[0].upper()
         return [name for name in os.environ if name.endswith("_API_KEY") or name.startswith(f"{provider}_")]
@@ -161,9 +161,9 @@ class LiteLLMModel(ServerModel):
         except Exception:  # LiteLLM does not know the model
             return False
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request) -> list[str]:
         """Refuse a reasoning effort, variables of a chat template and tools that LiteLLM would not send."""
-        super().check(request)
+        warnings = super().check(request)
         litellm = _litellm()
         names = {"reasoning_effort": request.options.get("reasoning_effort"), "tools": request.tools}
         supported = litellm.get_supported_openai_params(self.model) or ()
@@ -172,6 +172,7 @@ class LiteLLMModel(ServerModel):
         provider = litellm.get_llm_provider(self.model, api_base=self.parameters.get("api_base"))[1]
         if request.options.get("chat_template_kwargs") and provider not in litellm.openai_compatible_providers:
             raise CannotServe(f"chat_template_kwargs are not sent to {provider}, which applies no chat template of its own")
+        return warnings
 
     async def _generate(self, request: Request) -> Response:
         options = request.options

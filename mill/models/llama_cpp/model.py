@@ -276,12 +276,13 @@ class LlamaCppModel(ServerModel):
     def _template(self) -> str:
         return (self._props.chat_template if self._props else None) or ""
 
-    def check(self, request: Request) -> None:
-        super().check(request)
+    def check(self, request: Request) -> list[str]:
+        warnings = super().check(request)
         if wanted(request):
             check_variables(request, self._template, self.model_name)
         if request.tools and not takes_tools(self._template):
             self._warn(WARNING)
+        return warnings
 
     def _continues_answers(self) -> bool:
         return renders_open(self.client)

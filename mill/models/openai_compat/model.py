@@ -240,8 +240,8 @@ class OpenAICompatModel(ServerModel):
         message = read_choice(reply.body)[1].message
         return message is not None and (message.content or "").startswith(BEGUN_ANSWER)
 
-    def check(self, request: Request) -> None:
-        super().check(request)
+    def check(self, request: Request) -> list[str]:
+        warnings = super().check(request)
         if wanted(request):
             self._template_fields, shown = effective_fields(self.client, self.model, request, self.base_url)
             if not shown:
@@ -253,6 +253,7 @@ class OpenAICompatModel(ServerModel):
             self._describes_tools = leaves_out_tools(self.client, self.model, request)
             if self._describes_tools:
                 self._warn(WARNING)
+        return warnings
 
     def _probe_tools(self, request: Request) -> None:
         """Refuse tools that the server refuses, as vLLM does when it was started without a parser for calls."""

@@ -1,36 +1,29 @@
-"""Requests with images, video or audio: through the model's processor, never truncated, padded in batches of one shape."""
+"""Requests with images, video or audio: through the model's processor, never truncated, in batches of one shape."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from mill.api.batching import Unit
+from mill.api.batching import Completed, Hook, Unit, as_response
 from mill.api.errors import CannotServe, DataError
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Media, Message
+from mill.api.model import options_text
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.metrics.divergence import common_start
-from mill.models.hf import decoding
-from mill.models.media.decode import Video, even_indices, load_audio, load_image, load_video
+from mill.models.media.decode import Video, even_indices, failure, load_audio, load_image, load_video
+from mill.models.media.prefetch import Prefetch
+from mill.models.tokens.chat_template import TemplateFailed
 from mill.models.tokens.pairs import move_spaces
-from mill.models.tokens.reasoning import opens_reasoning
-from mill.models.tokens.rows import Row, Span
-from mill.models.tokens.scores import span_scores
-from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.models.tokens.tokenizer import Tokens
 
-if TYPE_CHECKING:
-    import torch
-
+DEFAULT_VIDEO_FRAMES = 8
+MEDIA_AHEAD = 16  # rows whose media are decoded in advance
 TOKENS_PER_MEDIA = 1024  # an estimate for batching; only the processor knows
-
-
-def read_modalities(processor: Any) -> set[str]:
-    """The modalities of a processor, by its components."""
-    parts = {IMAGE: "image_processor", VIDEO: "video_processor", AUDIO: "feature_extractor"}
-    return {"text"} | {kind for kind, part in parts.items() if getattr(processor, part, None) is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +52,9 @@ class MediaRow:
     @property
     def cost(self) -> int:
         return len(self.text) // 3 + TOKENS_PER_MEDIA * len(self.request.media)
+
+
+AnswerRows = Callable[[list[MediaRow], list[Any]], list[list[Response]]]
 
 
 class MediaInputs:
@@ -198,59 +194,6 @@ class MediaInputs:
         bos = self.processor.tokenizer.bos_token
         return f"{bos}{text}" if self.tokens.adds_bos and bos and not text.startswith(bos) else text
 
-    def score(self, model: Any, rows: Sequence[MediaRow], decoded: Sequence[list[Any]]) -> list[list[Response]]:
-        """Responses for the spans of rows of one shape, in one forward pass."""
-        import torch
-
-        inputs = self.batch(rows, decoded, side="right", model=model)
-        lengths = inputs["attention_mask"].sum(dim=1).tolist()
-        with torch.inference_mode():
-            logits = model(**inputs, use_cache=False).logits
-        scored = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
-        answers = span_scores(logits, scored, first=0)
-        return [self._responses(row, length, scores) for row, length, scores in zip(rows, lengths, answers, strict=True)]
-
-    def continued(self, model: Any, row: MediaRow, decoded: list[Any], generated: Sequence[int]) -> torch.Tensor:
-        """The logits of each token of an answer, (tokens, vocabulary), after the ones before it."""
-        import torch
-
-        inputs = self.batch([row], [decoded], side="right", model=model)
-        length = inputs["input_ids"].shape[1]
-        answer = torch.tensor([list(generated[:-1])], device=model.device, dtype=torch.long)
-        following = {"input_ids": answer, "attention_mask": torch.ones_like(answer)}
-        for name, value in inputs.items():
-            if value.shape == (1, length):  # others are of the media; types of tokens are 0 for text
-                inputs[name] = torch.cat([value, following.get(name, torch.zeros_like(answer)).to(value)], dim=1)
-        with torch.inference_mode():
-            logits: torch.Tensor = model(**inputs, use_cache=False).logits[0, length - 1 :]
-        return logits
-
-    def _responses(self, row: MediaRow, length: int, scores: list[tuple[float, bool]]) -> list[Response]:
-        if length > self.tokens.window:
-            return [Response(error=self.too_long(length)) for _ in scores]
-        return [
-            Response(score=score, is_greedy=greedy, prompt_tokens=length - row.tail, output_tokens=len(span))
-            for (score, greedy), span in zip(scores, row.spans, strict=True)
-        ]
-
-    def generate(
-        self, model: Any, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], eos_ids: list[int]
-    ) -> list[Response]:
-        """Answers to rows of one shape that share decoding options."""
-        inputs = self.batch(rows, decoded, side="left", model=model)
-        lengths = inputs["attention_mask"].sum(dim=1).tolist()
-        max_new = int(rows[0].request.options["max_gen_toks"])
-        prompts = [
-            Prompt(row.request, ids[-length:], 0, max_new, opens_reasoning(row.request, row.text))
-            for row, ids, length in zip(rows, inputs["input_ids"].tolist(), lengths, strict=True)
-        ]
-        longest = max(lengths)
-        if longest + max_new > self.tokens.window:
-            if len(rows) > 1:
-                raise ContextTooSmall(longest)  # each is retried alone, so that only the long ones fail
-            return [Response(error=self.too_long(longest + max_new))]
-        return decoding.decode(model, self.processor.tokenizer, inputs, prompts, eos_ids)
-
     def too_long(self, length: int) -> str:
         limit = self.tokens.window
         return f"with its media the request needs {length} tokens, the context has {limit}; media are never truncated"
@@ -270,10 +213,6 @@ def _metadata(total: int, fps: float | None) -> Any:
     return VideoMetadata(total_num_frames=total, fps=fps, duration=total / fps if fps else None)
 
 
-class ContextTooSmall(RuntimeError):
-    """A batch in which a request does not fit the context."""
-
-
 def _without(request: Request, kind: str) -> tuple[Message, ...]:
     """The messages of a request without media of this kind."""
     turns = (Message("user", request.context),) if isinstance(request.context, str) else request.context
@@ -287,7 +226,56 @@ def media_unit(row: MediaRow, cost: int) -> Unit:
     return Unit(row.requests or [row.request], cost, row)
 
 
-def _scored_row(row: MediaRow, length: int) -> Row:
-    """A row with the positions of its spans: after its last token, or at its last `tail` tokens."""
-    start = length - 1 - row.tail
-    return Row([], [Span(start, span) for span in row.spans], row.requests)
+def split_media(
+    requests: Sequence[Request], media: Callable[[], MediaInputs]
+) -> tuple[list[Request], list[Request], list[Completed]]:
+    """Requests of text alone, which need no processor, and those with media. Placeholders that do not fit the media of a
+    request, and a template that cannot render it, are its error."""
+    texts, shown, errors = [], [], list[Completed]()
+    for request in requests:
+        if not request.media:
+            texts.append(request)
+            continue
+        try:
+            error = media().misplaced(request)
+        except TemplateFailed as failed:
+            error = str(failed)
+        if error:
+            errors.append((request, Response(error=error)))
+        else:
+            shown.append(request)
+    return texts, shown, errors
+
+
+def media_groups(rows: Sequence[MediaRow]) -> Iterable[list[Unit]]:
+    """Rows of one shape and with the same options, in the order in which batches are computed: the longest first."""
+    groups: dict[Any, list[Unit]] = {}
+    for row in sorted(rows, key=lambda row: (-row.cost, row.digests)):
+        groups.setdefault((row.shape, options_text(row.request)), []).append(media_unit(row, row.cost))
+    return groups.values()
+
+
+@contextlib.contextmanager
+def decoded_ahead(inputs: MediaInputs, units: Sequence[Unit], kind: str, answer: AnswerRows) -> Iterator[Hook]:
+    """A hook for batches of these, whose media are decoded in advance, once for rows with the same ones that follow each
+    other. Unreadable media are an error of their request."""
+    rows = [unit.data for unit in units]
+    with Prefetch(inputs.load, rows, ahead=MEDIA_AHEAD, key=lambda row: row.digests) as loaded:
+        yield partial(_answer_loaded, kind, answer, loaded)
+
+
+def _answer_loaded(
+    kind: str, answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]
+) -> list[list[Response]]:
+    rows: list[MediaRow] = [unit.data for unit in batch]
+    media = loaded.take_each(rows)
+    readable = [(row, decoded) for row, decoded in zip(rows, media, strict=True) if not isinstance(decoded, Exception)]
+    answers = iter(answer([row for row, _ in readable], [decoded for _, decoded in readable]) if readable else [])
+    for row in rows:
+        loaded.drop(row)
+    return [
+        [failure(decoded)] * len(unit.requests)
+        if isinstance(decoded, Exception)
+        else [as_response(response, kind) for response in next(answers)]
+        for unit, decoded in zip(batch, media, strict=True)
+    ]

@@ -1,76 +1,29 @@
-"""A model's files: their location, their fingerprint, and loading the tokenizer and the weights."""
+"""The files of a model in the format of transformers: their location and fingerprint, and what is loaded from them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import importlib.util
 import io
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mill.api.errors import ModelError
+from mill.api.errors import ModelError, UnknownName
+from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO
 from mill.compat import gguf
-from mill.models.device import cpu_has_bfloat16
 from mill.models.spec.fingerprint import file_digest, folder_digest, model_files, weights_size
 from mill.models.spec.remote_code import announce_remote_code
-from mill.support.terminal import describe, warn
+from mill.support.clocks import LOADING, phase
+from mill.support.terminal import describe
 from mill.support.validate import read_file
 
-if TYPE_CHECKING:
-    import torch
-
-
-BLOCK = 1 << 27  # bytes of each of the two buffers: after each block this thread may wait for others
-SMALLEST = 1 << 20  # bytes of a tensor that is worth it
-FEWEST_THREADS = 4  # with fewer the ordinary copy is faster
-
-
-def to_cuda(model: Any, device: str) -> Any:
-    """The model on the device."""
-    import torch
-
-    if torch.get_num_threads() >= FEWEST_THREADS:
-        try:
-            with torch.cuda.device(device), torch.no_grad():
-                _copy_large([parameter for parameter in model.parameters() if _is_large(parameter)], device)
-        except RuntimeError:  # no page-locked memory, or none of the device, which the ordinary copy reports
-            torch.cuda.synchronize(device)
-    return model.to(device)
-
-
-def _is_large(parameter: torch.Tensor) -> bool:
-    """Quantized weights have tensor types of their own, which know how they are moved."""
-    import torch
-
-    plain = type(parameter) is torch.nn.Parameter and type(parameter.data) is torch.Tensor and parameter.is_contiguous()
-    return plain and parameter.device.type == "cpu" and parameter.nbytes >= SMALLEST
-
-
-def _copy_large(parameters: list[torch.nn.Parameter], device: str) -> None:
-    import torch
-
-    buffers = [torch.empty(BLOCK, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
-    copied = [torch.cuda.Event() for _ in buffers]
-    blocks = 0
-    for parameter in parameters:
-        moved = torch.empty_like(parameter.data, device=device)
-        source, target = (one.view(-1).view(torch.uint8) for one in (parameter.data, moved))
-        for part, goal in zip(source.split(BLOCK), target.split(BLOCK), strict=True):
-            which = blocks % len(buffers)
-            copied[which].synchronize()  # of the block before, which the buffer had
-            block = buffers[which][: len(part)]
-            block.copy_(part)
-            goal.copy_(block, non_blocking=True)
-            copied[which].record()
-            blocks += 1
-        parameter.data = moved
-    torch.cuda.synchronize(device)
+TEXT_ONLY = ("text",)  # the default of an argument, which means: what the processor takes
 
 
 @functools.cache
@@ -97,8 +50,6 @@ _HUB_NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 GENERATION_CONFIG = "generation_config.json"
 MOST_LAYERS = 10_000
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
-AUTO = ("models.auto.modeling_auto", "models.auto.tokenization_auto")
-IMPORTED = ("generation.utils", "modeling_utils", "processing_utils", *AUTO)
 
 
 @dataclass(frozen=True)
@@ -199,18 +150,11 @@ def _is_gguf(file: Path) -> bool:
         return handle.read(4) == b"GGUF"
 
 
-def import_transformers() -> None:
-    """Import what loading needs, before threads do: two that import modules which import each other may get one that is
-    not complete."""
-    for name in IMPORTED:
-        importlib.import_module(f"transformers.{name}")
-
-
 def load_config(source: Source, *, trust_remote_code: bool) -> Any:
     _refuse_missing(source, "config")
     from transformers import AutoConfig
 
-    config = _load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
+    config = load(AutoConfig, source, "config", trust_remote_code=trust_remote_code)
     _check_numbers(source, config)
     return config
 
@@ -229,14 +173,7 @@ def load_tokenizer(source: Source, *, trust_remote_code: bool) -> Any:
     _refuse_missing(source, "tokenizer")
     from transformers import AutoTokenizer
 
-    return _load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
-
-
-def load_processor(source: Source, *, trust_remote_code: bool) -> Any:
-    """The processor of a multimodal model: a tokenizer and the preprocessing of images, video and audio."""
-    from transformers import AutoProcessor
-
-    return _load(AutoProcessor, source, "processor", trust_remote_code=trust_remote_code)
+    return load(AutoTokenizer, source, "tokenizer", trust_remote_code=trust_remote_code)
 
 
 def has_towers(source: Source, *, trust_remote_code: bool) -> bool:
@@ -251,73 +188,6 @@ def has_towers(source: Source, *, trust_remote_code: bool) -> bool:
     return any(getattr(loaded, name, None) is not None for name in names)
 
 
-def load_weights(
-    source: Source,
-    config: Any,
-    *,
-    multimodal: bool,
-    dtype: str,
-    device: str | None,
-    device_map: str,
-    attn_implementation: str | None,
-    trust_remote_code: bool,
-) -> Any:
-    """The model in evaluation mode on its device, or by `device_map` on several."""
-    import torch
-
-    if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
-        warn("this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster")
-    arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": trust_remote_code}
-    if attn_implementation:
-        arguments["attn_implementation"] = attn_implementation
-    if device is None:
-        arguments["device_map"] = device_map
-    try:
-        arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which _check_tensors refuses
-        model, info = _load(_auto_class(config, multimodal), source, "weights", **arguments)
-    finally:
-        gguf.clear_cache()
-    _check_tensors(source, info)
-    if device is not None:
-        model = to_cuda(model, device) if device.startswith("cuda") else model.to(device)
-    return model.eval()
-
-
-def parameter_bytes(config: Any, *, multimodal: bool, dtype: str) -> int | None:
-    """The size of the weights by their config alone; None where transformers cannot make the model from it."""
-    import torch
-
-    with contextlib.suppress(Exception), torch.device("meta"):
-        model = _auto_class(config, multimodal).from_config(config, dtype=getattr(torch, dtype))
-        found: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        return found
-    return None
-
-
-def _check_tensors(source: Source, info: Mapping[str, Any]) -> None:
-    """Tensors that no file has, or only in another shape, would be random numbers."""
-    for name, found, expected in info.get("mismatched_keys") or ():
-        shapes = f"{name} has the shape {tuple(found)} in its files and {tuple(expected)} by its config"
-        raise ModelError(f"cannot load the weights of {source.name}: {shapes}")
-    missing, unused = (sorted(info.get(f"{which}_keys") or ()) for which in ("missing", "unexpected"))
-    if missing:
-        more = f" and {len(missing) - 1} other tensors" if len(missing) > 1 else ""
-        raise ModelError(f"cannot load the weights of {source.name}: none of its files has {missing[0]}{more}")
-    if unused:
-        warn(f"{source.name}: {len(unused)} tensors of its files are not used by the model, such as {unused[0]}")
-
-
-def _auto_class(config: Any, multimodal: bool) -> Any:
-    """The auto class of this architecture; for a multimodal model first those that take media."""
-    import transformers
-
-    with_media = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
-    names = (*with_media, "AutoModelForCausalLM") if multimodal else ("AutoModelForCausalLM", *with_media)
-    classes = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
-    matching = (auto for auto in classes if type(config) in auto._model_mapping)
-    return next(matching, transformers.AutoModelForCausalLM)  # which finds remote code by its auto_map
-
-
 def _refuse_missing(source: Source, what: str) -> None:
     """Refuse a name that the hub does not have, before the imports that take seconds."""
     reason = "" if source.local else why_missing(source.path, source.revision)
@@ -325,7 +195,7 @@ def _refuse_missing(source: Source, what: str) -> None:
         raise ModelError(f"cannot load the {what} of {source.name}: no such local folder, and {reason}")
 
 
-def _load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
+def load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
     """from_pretrained without transformers' log messages, and with failures in one line."""
     from transformers.utils import logging
 
@@ -355,3 +225,46 @@ def _reason(error: Exception, source: Source) -> str:
         missing = why_missing(source.path, source.revision)
         return f"no such local folder, and {missing}" if missing else describe(error)
     return describe(error)
+
+
+class ModelFiles:
+    """What is loaded from the files of a model beside its weights, each when it is needed."""
+
+    def __init__(self, source: Source, *, trust_remote_code: bool, modalities: Sequence[str]) -> None:
+        """`modalities` are those of the spec."""
+        for modality in modalities:
+            if modality not in ("text", *MEDIA_KINDS):
+                raise UnknownName("modality", modality, MEDIA_KINDS, hint=f"known are text, {', '.join(MEDIA_KINDS)}")
+        self.source, self.trust_remote_code, self.given_modalities = source, trust_remote_code, modalities
+
+    @cached_property
+    def config(self) -> Any:
+        return load_config(self.source, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def processor(self) -> Any:
+        """Of a multimodal model: a tokenizer and the preprocessing of images, video and audio."""
+        from transformers import AutoProcessor
+
+        with phase(LOADING):
+            return load(AutoProcessor, self.source, "processor", trust_remote_code=self.trust_remote_code)
+
+    @cached_property
+    def modalities(self) -> set[str]:
+        """Those of the spec; without them what the processor takes."""
+        given = self.given_modalities is not TEXT_ONLY or self.source.gguf
+        if given or not has_towers(self.source, trust_remote_code=self.trust_remote_code):
+            return set(self.given_modalities)
+        parts = {IMAGE: "image_processor", VIDEO: "video_processor", AUDIO: "feature_extractor"}
+        return {"text"} | {kind for kind, part in parts.items() if getattr(self.processor, part, None) is not None}
+
+    @property
+    def multimodal(self) -> bool:
+        return self.modalities != {"text"}
+
+    def fingerprint(self) -> str:
+        return self.source.fingerprint(trust_remote_code=self.trust_remote_code)

@@ -1,23 +1,87 @@
-"""Scoring rows with shared prefixes: each distinct prefix is computed once, with logits only where tokens are scored."""
+"""Scoring rows: packed, where each distinct prefix is computed once, or padded, where each row is computed by itself. Logits
+are computed only where tokens are scored."""
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import is_out_of_memory
+from mill.api.batching import free_memory, is_out_of_memory
 from mill.api.response import Response
-from mill.models.prefix.inputs import model_inputs, set_prefixes
-from mill.models.prefix.pack import SegmentCache
-from mill.models.prefix.packed_attention import Pack, attending
+from mill.models.prefix.attention import Pack, attending
+from mill.models.prefix.pack import SegmentCache, model_inputs, set_prefixes
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, span_response
-from mill.models.tokens.scores import TokenScores, on_device, token_scores
+from mill.models.tokens.scores import TokenScores, on_device, span_scores, token_scores
 from mill.support.clocks import FORWARD, TOKENIZING, phase
 from mill.support.terminal import TokenCount
+
+if TYPE_CHECKING:
+    import torch
+
+
+def score_rows(model: Any, rows: Sequence[Row]) -> list[list[Response]]:
+    """Responses for every span of every row, in one forward pass."""
+    logits, first = forward_rows(model, rows)
+    return [
+        [span_response(row, span, score, greedy) for span, (score, greedy) in zip(row.spans, scores, strict=True)]
+        for row, scores in zip(rows, span_scores(logits, rows, first), strict=True)
+    ]
+
+
+def forward_rows(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, int]:
+    """The logits of every row from the first scored position on, and that position.
+
+    Rows are padded on the right and need no mask: a causal model does not see later tokens.
+    """
+    import torch
+
+    longest = max(len(row.ids) for row in rows)
+    ids = torch.zeros((len(rows), longest), dtype=torch.long)
+    for index, row in enumerate(rows):
+        ids[index, : len(row.ids)] = torch.tensor(row.ids)
+    first = min(span.start for row in rows for span in row.spans)
+    keep = longest - first
+    with torch.inference_mode():
+        arguments: dict[str, Any] = {"use_cache": False}
+        if takes_logits_to_keep(model):
+            arguments["logits_to_keep"] = keep
+        return model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:], first
+
+
+def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int, most: int | None = None) -> list[Response]:
+    """The log-likelihood of documents that are split into rows; a batch has at most `budget` tokens, and `most` rows.
+
+    Rows of similar length share batches. When memory runs out, batches are halved; a single row that does not fit raises.
+    """
+    rows = sorted(
+        ((row, owner) for owner, windows in enumerate(documents) for row in windows), key=lambda pair: -len(pair[0].ids)
+    )
+    totals, tokens, done = [0.0] * len(documents), [0] * len(documents), 0
+    while done < len(rows):
+        fitting = max(1, budget // len(rows[done][0].ids))
+        batch = rows[done : done + min(fitting, most or fitting)]
+        try:
+            answers = score_rows(model, [row for row, _ in batch])
+        except Exception as error:
+            if not is_out_of_memory(error) or len(batch) == 1:
+                raise
+            budget = len(batch) // 2 * len(rows[done][0].ids)
+            continue
+        done += len(batch)
+        for (_, owner), (answer,) in zip(batch, answers, strict=True):
+            totals[owner] += answer.score if answer.score is not None else float("nan")
+            tokens[owner] += answer.output_tokens or 0
+    return [Response(score=total, prompt_tokens=count, output_tokens=0) for total, count in zip(totals, tokens, strict=True)]
+
+
+def takes_logits_to_keep(model: Any) -> bool:
+    return "logits_to_keep" in inspect.signature(model.forward).parameters
+
 
 OUT_OF_MEMORY = "out of memory"
 
@@ -107,15 +171,8 @@ class PrefixScorer:
     """Scores rows of one model. A pass that runs out of memory is halved, and a segment that does not fit alone is NotShared
     with all rows through it. Any other failure of a pass is raised."""
 
-    def __init__(
-        self,
-        model: Any,
-        budget: Budget,
-        free_memory: Callable[[], None] = lambda: None,
-        *,
-        count: TokenCount | None = None,
-    ) -> None:
-        self.model, self.budget, self._free_memory = model, budget, free_memory
+    def __init__(self, model: Any, budget: Budget, *, count: TokenCount | None = None) -> None:
+        self.model, self.budget = model, budget
         self.count = count if count is not None else TokenCount()
         self._since = 0.0
 
@@ -155,9 +212,9 @@ class PrefixScorer:
                 dropped[pack[0]] = one.problem
             waiting.append(one)
             while len(waiting) > ahead:
-                yield from self._finish(waiting.popleft(), work)
+                yield from self._finished(waiting.popleft(), work)
         for one in waiting:
-            yield from self._finish(one, work)
+            yield from self._finished(one, work)
 
     def _launch(self, segments: Sequence[Segment], work: Work, cache: SegmentCache, path: set[Segment]) -> _Pass:
         """One forward pass, on CUDA as far as it can be started without waiting for it."""
@@ -175,8 +232,8 @@ class PrefixScorer:
             return _Pass(segments, problem=self._out_of_memory(error))
         return _Pass(segments, targets, scores)
 
-    def _finish(self, one: _Pass, work: Work) -> Iterator[tuple[Row, list[Response] | NotShared]]:
-        """Wait for a pass, add its scores to the sums of their rows, and yield the rows that are complete."""
+    def _finished(self, one: _Pass, work: Work) -> list[tuple[Row, list[Response] | NotShared]]:
+        """Wait for a pass and add its scores to the sums of their rows; the rows that are complete."""
         problem = one.problem
         if one.scores is not None:
             try:
@@ -191,15 +248,14 @@ class PrefixScorer:
         now = time.perf_counter()
         seconds = (now - self._since) / max(1, sum(len(work.rows[index].requests) for index in finished))
         self._since = now
-        for index in finished:
-            yield work.rows[index], problem or work.responses(index, seconds)
+        return [(work.rows[index], problem or work.responses(index, seconds)) for index in finished]
 
     def _out_of_memory(self, error: Exception) -> NotShared:
         """Raises any other error."""
         if not is_out_of_memory(error):
             raise error
         error.__traceback__ = None  # which references the failed pass's tensors
-        self._free_memory()
+        free_memory()
         return NotShared(OUT_OF_MEMORY)
 
 
