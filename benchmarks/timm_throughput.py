@@ -26,7 +26,7 @@ from mill.api.labels import Labels
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.models.timm import TimmModel
-from mill.tasks.imagenet import WNIDS
+from mill.tasks.images import WNIDS
 from mill.tasks.load import load_builtin, make_task
 
 BATCH = 64

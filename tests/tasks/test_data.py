@@ -21,8 +21,7 @@ from datasets import Dataset as Table
 
 import mill
 from mill.api.errors import DataError
-from mill.tasks.data import Dataset, find_local, load_split, read_rows
-from mill.tasks.search_path import search_path
+from mill.tasks.data import Dataset, find_local, load_split, read_rows, search_path
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": "zwölf"}]
 TABLE = Table.from_list(ROWS)

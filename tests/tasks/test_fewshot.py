@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import mill
 from mill.api.task import RenderSettings, Sample
-from mill.tasks.fewshot import drawn_shots, first_shots
-from mill.tasks.piqa import Piqa
+from mill.tasks.commonsense import Piqa
+from mill.tasks.prompted import drawn_shots, first_shots
 
 POOL: list[dict[str, Any]] = [{"q": number} for number in range(50)]
 ELSEWHERE = {"q": "not in the pool"}
@@ -103,7 +103,7 @@ def test_every_row_is_drawn_about_equally_often() -> None:
 
 
 SCRIPT = """
-from mill.tasks.fewshot import drawn_shots
+from mill.tasks.prompted import drawn_shots
 pool = [{"q": number} for number in range(50)]
 print([[shot["q"] for shot in drawn_shots(pool, 5, {}, sample_id=str(k), seed=4)] for k in range(3)])
 """

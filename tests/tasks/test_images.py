@@ -26,12 +26,10 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.media.decode import failure, load_image
 from mill.runs.outcome import Outcome
-from mill.tasks.cifar10 import CIFAR10
-from mill.tasks.cifar10 import CLASSES as TEN
 from mill.tasks.data import Dataset, read_rows
-from mill.tasks.imagenet import CLASSES as THOUSAND
-from mill.tasks.imagenet import WNIDS
-from mill.tasks.images import ChoiceTask, ClassifiedSet, ClassifiedTask
+from mill.tasks.images import CIFAR10, WNIDS, ChoiceTask, ClassifiedSet, ClassifiedTask
+from mill.tasks.images import CIFAR10_CLASSES as TEN
+from mill.tasks.images import IMAGENET_CLASSES as THOUSAND
 from mill.tasks.load import make_task, select, serve
 from tests.plans import prepare
 

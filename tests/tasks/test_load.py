@@ -13,10 +13,10 @@ from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Task, TaskType
+from mill.tasks.commonsense import Piqa
 from mill.tasks.generated_choice import GeneratedChoiceTask
 from mill.tasks.load import load_builtin, load_files, make_task, select, serve
 from mill.tasks.mmlu import AREAS
-from mill.tasks.piqa import Piqa
 
 load_builtin()
 
@@ -230,7 +230,7 @@ def test_an_image_classifier_serves_images() -> None:
 
 TASK_FILE = """
 from mill.api.registry import register_task
-from mill.tasks.piqa import Piqa
+from mill.tasks.commonsense import Piqa
 
 @register_task("{name}")
 class Own(Piqa):

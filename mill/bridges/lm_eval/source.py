@@ -21,11 +21,10 @@ from mill.bridges.lm_eval.index import Entries, IndexEntry, broken, listed, make
 from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
-from mill.tasks.fewshot import shots_from
 from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
 from mill.tasks.generative import LETTERS
 from mill.tasks.multiple_choice import GENERATED, ListedQuestion
-from mill.tasks.prompted import Doc
+from mill.tasks.prompted import Doc, shots_from
 from mill.tasks.sources import Documents, is_pattern
 
 

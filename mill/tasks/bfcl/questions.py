@@ -19,8 +19,7 @@ from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.validate import convert
 from mill.tasks.bfcl.simulation import CODE, MODULES, expected_call
-from mill.tasks.data import Row, json_lines
-from mill.tasks.search_path import roots
+from mill.tasks.data import Row, json_lines, roots
 
 VARIABLE = "MILL_BFCL"
 _FOLDERS = ("gorilla-llm/bfcl", "gorilla-llm/Berkeley-Function-Calling-Leaderboard")
