@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import decimal
 import importlib
 import inspect
 import json
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import CodeType, ModuleType
@@ -36,7 +34,6 @@ MODULES = {
     "VehicleControlAPI": "vehicle_control",
 }
 _STATELESS = ("MathAPI",)
-_MOST_DIGITS = 4300  # of a number: as many as Python writes of an integer
 
 Arguments = Mapping[str, Any]
 
@@ -135,8 +132,6 @@ class Simulation:
             if name not in self._methods:
                 raise NameError(f"name {name!r} is not defined")
             json.dumps([values, named], allow_nan=False, default=str)
-            with contextlib.suppress(TypeError):  # other arguments than it takes: the call itself says so
-                _refuse_long_numbers(name, inspect.signature(self._methods[name]).bind(*values, **named).arguments)
             with decimal.localcontext():  # whose precision a method sets
                 return _as_text(self._methods[name](*values, **deepcopy(dict(named))))  # a method may change a list
         except Exception as error:
@@ -152,32 +147,6 @@ class Simulation:
                 if not attribute.startswith("_") and not _equal(getattr(instance, attribute, None), value):
                     return f"{name}.{attribute}"
         return ""
-
-
-def _refuse_long_numbers(name: str, named: Arguments) -> None:
-    """Some methods of MathAPI compute as many digits as the model wants, and Python does nothing else until they are done.
-
-    An integer with more digits could not be written as a text anyway.
-    """
-    wanted = 0.0
-    if name in ("logarithm", "square_root"):
-        wanted = _number(named.get("precision"))
-    elif name == "round_number":
-        wanted = -_number(named.get("decimal_places"))
-    elif name == "power" and isinstance(base := named.get("base"), int) and isinstance(named.get("exponent"), int):
-        wanted = _number(named["exponent"]) * math.log10(max(abs(base), 1))
-    if wanted > _MOST_DIGITS:
-        raise ValueError(f"Exceeds the limit ({_MOST_DIGITS} digits) of numbers")
-
-
-def _number(value: Any) -> float:
-    """A number, also one in a text, as the methods read it; 0 for other values, which they refuse."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _as_text(result: Any) -> str:
