@@ -18,7 +18,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mill.api import warnings
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import Message
 from mill.api.model import run_requests
@@ -32,6 +31,7 @@ from mill.models.prefix import scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
+from mill.report.scores import warnings
 from tests.waiting import DEADLINE_S
 
 PAIRS = [

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from mill.api import warnings
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
@@ -20,6 +19,7 @@ from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
+from mill.report.scores import warnings
 from mill.tasks.load import load_files, select
 from tests.models.trained import saved
 from tests.plans import prepare
