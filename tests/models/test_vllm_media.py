@@ -17,7 +17,7 @@ from mill.models.hf.model import TransformersModel
 from mill.models.media import inputs
 from mill.models.media.decode import Video, load_image
 from mill.models.media.inputs import MediaRow
-from mill.models.vllm import VLLMModel
+from mill.models.vllm.model import VLLMModel
 from mill.models.vllm.answers import media_by_kind
 from tests.vlm import make_llava
 
