@@ -16,7 +16,7 @@ from mill.api.registry import tasks
 from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.tasks import sources
 from mill.tasks.load import load_files, select
 from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model

@@ -13,7 +13,7 @@ import pytest
 
 from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.sandbox import chosen_sandbox, programs, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.support.processes import Background

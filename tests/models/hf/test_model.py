@@ -31,7 +31,6 @@ from mill.models.prefix import scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
-from mill.report.scores import warnings
 from tests.waiting import DEADLINE_S
 
 PAIRS = [
