@@ -11,9 +11,8 @@ from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun
 from mill.export.target import MLFLOW, Target, failure
 from mill.export.tracker import Tracker, tracked
-from mill.report.html import report_page
-from mill.report.runs import read_run
 from mill.runs.folder import RESULTS
+from mill.view.offline import results_page
 
 DEFAULT_PROJECT = "mill"
 
@@ -53,4 +52,4 @@ def write_files(run: ExportedRun, folder: Path, *, samples: bool, report: bool) 
     if samples:
         write_samples([run], folder / "samples.parquet", folder)
     if report:
-        write_atomically(folder / "report.html", report_page([read_run(run.folder)]), root=folder, sync=False)
+        write_atomically(folder / "report.html", results_page(run.folder.path), root=folder, sync=False)
