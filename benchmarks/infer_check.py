@@ -48,9 +48,10 @@ def stand_in() -> Iterator[str]:
 
 
 def write_prompts(file: Path, count: int, tokens: int) -> None:
+    from mill.tasks.data import read_rows
     from mill.tasks.suite import SUITES
 
-    rows = SUITES["numerics"]()[:count]
+    rows = read_rows(SUITES["numerics"])[:count]
     lines = ({"id": row["id"], "text": row["prompt"], "category": row["category"], "max_tokens": tokens} for row in rows)
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

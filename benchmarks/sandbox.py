@@ -1,4 +1,4 @@
-"""How many small programs a second run: in bare Python, in a sandbox for each, and in sandboxes that are reused.
+"""How many small programs a second run: in bare Python, and in a sandbox for each.
 
     python benchmarks/sandbox.py [--programs 200] [--sandbox bubblewrap]
 
@@ -15,10 +15,9 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 
 from mill.api.consent import Consent, consenting
-from mill.sandbox import chosen_sandbox, run_programs, run_python
+from mill.sandbox import chosen_sandbox, run_programs
 
 PROGRAM = "def add(a, b):\n    return a + b\n\n\nassert add(2, 3) == 5\n"
 NUMPY = "import numpy as np\nassert np.allclose([1.0], [1.0])\n"
@@ -42,9 +41,8 @@ def measure(count: int) -> None:
 
     measured = {
         "bare Python": lambda: side_by_side(bare, count),
-        "a sandbox for each": lambda: side_by_side(lambda: run_python(PROGRAM, timeout=30).passed, count),
-        "reused sandboxes": pool(PROGRAM),
-        "reused, with numpy": pool(NUMPY, ("numpy",)),
+        "in the sandbox": pool(PROGRAM),
+        "the same, with numpy": pool(NUMPY, ("numpy",)),
     }
     print(f"{count} programs, {os.cpu_count()} cores, {chosen_sandbox().label}")
     for name, run in measured.items():
@@ -56,7 +54,7 @@ def measure(count: int) -> None:
 
 def side_by_side(run: Callable[[], bool], count: int) -> int:
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return sum(one.result() for one in [threads.submit(copy_context().run, run) for _ in range(count)])
+        return sum(one.result() for one in [threads.submit(run) for _ in range(count)])
 
 
 def bare() -> bool:

@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 
 from mill.api.errors import MillError
-from mill.api.storage import read_bytes, write_atomically
 from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun
 from mill.export.target import MLFLOW, Target, failure
 from mill.export.tracker import Tracker, tracked
 from mill.runs.folder import RESULTS
+from mill.support.files import read_bytes, write_atomically
 from mill.view.offline import results_page
 
 DEFAULT_PROJECT = "mill"

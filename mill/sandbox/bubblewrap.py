@@ -1,16 +1,19 @@
-"""bubblewrap: programs see a read-only /usr and an interpreter, have no network and are an unprivileged user."""
+"""bubblewrap: a program sees a read-only /usr and an interpreter, has no network and is an unprivileged user."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from mill.sandbox.isolation import UNPRIVILEGED, Sandbox
+from mill.sandbox.isolation import UNPRIVILEGED, Limits, Sandbox, popen
 
 _PYTHON, _MODULES = "/opt/python", "/opt/modules"  # as programs see them
 _PROVIDED = ("numpy",)
@@ -20,45 +23,47 @@ _OLDEST = (0, 8)  # has --disable-userns
 
 
 class Bubblewrap(Sandbox):
-    """`bwrap` isolates an interpreter from the machine; that one gives every program namespaces and folders of its own."""
+    """Each program has namespaces and folders of its own."""
 
     name = "bubblewrap"
-    reusable = True
     modules = _MODULES
 
     @cached_property
     def problem(self) -> str:
         return self._probed[1]
 
-    def interpreter(self, label: str) -> list[str]:
-        return self._probed[0]
+    def start(self, label: str, arguments: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+        with _call_filter() as file:
+            return popen([*_command(self._probed[0], file), *arguments], folder, {}, (file,))
 
     @cached_property
-    def _probed(self) -> tuple[list[str], str]:
-        """The command of an interpreter that works, or why there is none. This one may need more than its own folder: the
-        system's is the other choice."""
+    def _probed(self) -> tuple[Path, str]:
+        """An interpreter that works, or why there is none. This one may need more than its own folder: the system's is the
+        other choice."""
+        pythons, complaint = (Path(os.path.realpath(sys.executable)), Path("/usr/bin/python3")), ""
         program = shutil.which("bwrap")
         if program is None:
-            return [], f"bubblewrap is not installed: {_INSTALL}"
+            return pythons[0], f"bubblewrap is not installed: {_INSTALL}"
         version = _output([program, "--version"]).rpartition(" ")[2].strip()
         if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < _OLDEST:
-            return [], f"bubblewrap {version} is too old: 0.8 or newer is needed"
-        complaint = ""
-        for python in (Path(os.path.realpath(sys.executable)), Path("/usr/bin/python3")):
-            command = _command(program, python)
+            return pythons[0], f"bubblewrap {version} is too old: 0.8 or newer is needed"
+        for python in pythons:
             try:
-                tried = subprocess.run([*command, "-c", ""], capture_output=True, timeout=60, check=False, cwd="/")
+                with _call_filter() as file:
+                    command = [*_command(python, file), "-c", ""]
+                    tried = subprocess.run(command, capture_output=True, timeout=60, check=False, cwd="/", pass_fds=(file,))
             except (OSError, subprocess.TimeoutExpired) as error:
                 complaint = complaint or type(error).__name__
                 continue
             if tried.returncode == 0:
-                return command, ""
+                return python, ""
             complaint = complaint or tried.stderr.decode("utf-8", "replace").strip()
-        return [], f"bubblewrap does not work here ({' '.join(complaint.split())[:200]}): {_ENABLE}"
+        return pythons[0], f"bubblewrap does not work here ({' '.join(complaint.split())[:200]}): {_ENABLE}"
 
 
-def _command(program: str, python: Path) -> list[str]:
+def _command(python: Path, call_filter: int) -> list[str]:
     """The command that starts an interpreter as an unprivileged user."""
+    program = shutil.which("bwrap") or "bwrap"
     binds, seen = _binds(python)
     before: list[str] = []
     if os.geteuid() == 0:
@@ -69,6 +74,7 @@ def _command(program: str, python: Path) -> list[str]:
             mounts = [word for pair in zip(binds, staged, strict=True) for word in ("--ro-bind", *pair)]
             before = [program, "--dev-bind", "/", "/", "--tmpfs", "/tmp", *mounts, *before]
             binds = staged
+    size = str(Limits.folder_size)
     return [
         *before,
         *(program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
@@ -76,8 +82,8 @@ def _command(program: str, python: Path) -> list[str]:
         *("--ro-bind", "/usr", "/usr", *_beside_usr()),
         *(word for source, target in binds.items() for word in ("--ro-bind", source, target)),
         # No /proc: it would show the interpreter's memory and what else runs here.
-        *("--dev", "/dev", "--dir", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"),
-        *("--cap-add", "CAP_SYS_ADMIN"),  # in its user namespace, and for the runner alone: it mounts /tmp
+        *("--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", "/tmp"),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--seccomp", str(call_filter)),
         *(seen, "-I", "-S"),
     ]
 
@@ -117,3 +123,39 @@ def _output(command: list[str]) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+# add_key, request_key, keyctl, shmget, semget, msgget, ptrace, process_vm_readv and writev, memfd_create, bpf,
+# perf_event_open, userfaultfd, unshare, setns, mount, io_uring_setup
+_REFUSED_CALLS = {
+    "x86_64": (
+        0xC000003E,
+        (248, 249, 250, 29, 64, 68, 101, 310, 311, 319, 321, 298, 323, 272, 308, 165, 425),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (217, 218, 219, 194, 190, 186, 117, 270, 271, 279, 280, 241, 282, 97, 268, 40, 425),
+    ),
+}
+
+
+@contextlib.contextmanager
+def _call_filter() -> Iterator[int]:
+    """An open file with a seccomp filter for bubblewrap. It refuses system calls that reach what namespaces do not divide,
+    such as keys of the user, and memory that no limit counts. On other architectures the namespaces are all there is."""
+    load, equal, at_least, give = 0x20, 0x15, 0x35, 0x06  # instructions of the kernel's packet filter
+    allow, refuse, end = 0x7FFF0000, 0x00050001, 0x80000000  # the second gives EPERM
+    steps = [(give, 0, 0, allow)]
+    if known := _REFUSED_CALLS.get(os.uname().machine):
+        architecture, numbers = known
+        steps = [(load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, end), (load, 0, 0, 0)]
+        steps += [(at_least, len(numbers) + 1, 0, 0x40000000)]  # another table of the same calls
+        steps += [(equal, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]
+        steps += [(give, 0, 0, allow), (give, 0, 0, refuse)]
+    read, write = os.pipe()
+    try:
+        os.write(write, b"".join(struct.pack("=HBBI", *step) for step in steps))
+        os.close(write)
+        yield read
+    finally:
+        os.close(read)

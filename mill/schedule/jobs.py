@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.api.storage import make_folder, unique_name
-from mill.api.yaml_file import read_yaml
 from mill.schedule.cells import FOLDER, Cell
+from mill.support.files import make_folder, unique_name
+from mill.support.terminal import describe
+from mill.support.validate import read_yaml
 
 SIGNAL_S = 90  # a job gets a signal this long before its time is over, and is queued again
 

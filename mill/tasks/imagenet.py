@@ -6,7 +6,7 @@ import importlib.util
 from functools import cached_property
 from pathlib import Path
 
-from mill.api.labels import Labels
+from mill.api.message import Labels
 from mill.tasks.data import Dataset
 from mill.tasks.images import ClassifiedSet, ZeroShotTask, add_renderings
 

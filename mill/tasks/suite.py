@@ -6,14 +6,13 @@ plain_number, e_number, choice, yes_no, true_false, json or line) and `max_token
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
+import mill
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.message import MEDIA_KINDS, Context
 from mill.api.registry import register_task
@@ -21,7 +20,6 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.metrics.extract import EXTRACTORS, is_right, normal, spelled_gold
-from mill.suites import documents as long_context
 from mill.tasks.data import read_rows
 
 
@@ -59,7 +57,7 @@ class ForcedTask(Task):
         return {"token_perplexity": (float("nan") if score is None else score, float(responses[0].output_tokens or 1))}
 
 
-FOLDER = Path(long_context.__file__).parent
+FOLDER = Path(mill.__file__).parent / "suites"
 DEFAULT_MAX_TOKENS = 256
 _ALIASES = {"adversarial-numerics": "numerics"}
 FREE = "free"  # the category of a prompt that names none
@@ -79,13 +77,13 @@ class SuiteTask(Task):
 
     task_type = TaskType.GENERATIVE_QA
 
-    def __init__(self, name: str, load: Callable[[], list[dict[str, Any]]]) -> None:
+    def __init__(self, name: str, file: Path) -> None:
         super().__init__(name)
-        self._load = load
+        self._file = file
 
     @cached_property
     def _samples(self) -> list[Sample]:
-        rows = [_checked(row, index, self.name) for index, row in enumerate(self._load())]
+        rows = [_checked(row, index, self.name) for index, row in enumerate(read_rows(self._file))]
         if not rows:
             raise DataError(f"the prompt suite {self.name} is empty")
         return [Sample(row["id"], row) for row in rows]
@@ -186,13 +184,6 @@ def default_extractor(gold: Any) -> str:
     return "true_false" if isinstance(gold, bool) else "number" if isinstance(gold, (int, float)) else "line"
 
 
-def read_suite(file: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the prompts of {file}: {describe(error)}") from error
-
-
 def select_suites(names: Sequence[str]) -> tuple[SuiteTask, ...]:
     """Suites by name or file, each once."""
     suites = [find_suite(name) for name in dict.fromkeys(_ALIASES.get(name, name) for name in names)]
@@ -206,19 +197,10 @@ def find_suite(name: str) -> SuiteTask:
     if name in SUITES:
         return SuiteTask(name, SUITES[name])
     if name.endswith(".jsonl"):
-        return SuiteTask(Path(name).stem, partial(read_rows, Path(name)))
+        return SuiteTask(Path(name).stem, Path(name))
     raise UnknownName("prompt suite", name, SUITES, hint=f"suites are {', '.join(SUITES)}; or give a .jsonl file")
 
 
-SUITES: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    **{file.stem: partial(read_suite, file) for file in sorted(FOLDER.glob("*.jsonl"))},
-    "long-context": long_context.make_prompts,
-}
-
-
-def _register() -> None:
-    for name, load in SUITES.items():
-        register_task(name)(partial(SuiteTask, load=load))
-
-
-_register()
+SUITES = {file.stem: file for file in sorted(FOLDER.glob("*.jsonl"))}
+for _name, _file in SUITES.items():
+    register_task(_name)(partial(SuiteTask, file=_file))

@@ -11,7 +11,6 @@ from mill.metrics.calibration import calibration as compute_calibration
 from mill.report.plot_data import choice_answer
 from mill.report.runs import RunSection
 from mill.runs.recorded_run import RecordedRun
-from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.view import check_queries, comparing, queries, tokens, usage
 from mill.view.charts import calibration_chart, sequence_chart
 from mill.view.filters import read_filter
@@ -74,8 +73,6 @@ def run(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     about = RunSection(info.path, {"sessions": [], **info.manifest}, info.results) if info.manifest else None
     sessions = info.manifest.get("sessions", [])
     warnings = [*(about.warnings if about else []), *(text for one in sessions[-1:] for text in one.get("warnings", []))]
-    results: list[BenchmarkResult | TaskResult] = [*info.results.benchmarks.values(), *info.results.tasks.values()]
-    decisions = {one.decision.of: one.decision for one in results if one.decision is not None}
     return {
         "run": info.uid,
         "path": info.name,
@@ -84,7 +81,7 @@ def run(viewer: Viewer, given: Parameters) -> dict[str, Any]:
         "computed_by": about.computed_by if about else [],
         "warnings": list(dict.fromkeys(warnings)),
         "scores": queries.score_rows(info),
-        "decisions": [chart for decision in decisions.values() for chart in sequence_chart(decision)],
+        "decisions": [chart for decision in info.results.decisions.values() for chart in sequence_chart(decision)],
     }
 
 

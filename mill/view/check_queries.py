@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, UnknownName
-from mill.api.response import encode_float
-from mill.api.storage import json_text
 from mill.checks.gate import Rule, judge
 from mill.checks.glossary import format_value, title
 from mill.checks.kinds import explain
@@ -19,6 +17,7 @@ from mill.checks.result import Check, Variant, read_check
 from mill.metrics.estimate import Estimate
 from mill.report.about import check_about, listed
 from mill.report.checks import details, metric_groups
+from mill.support.files import encode_float, json_text
 from mill.view.charts import Axis, Plot, Point, Series, charts, line_chart
 from mill.view.index import ResultsIndex
 from mill.view.run_info import file_signature

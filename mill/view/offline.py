@@ -18,9 +18,9 @@ from typing import Any
 
 from mill import __version__
 from mill.api.errors import MillError, RunError, SpecError
-from mill.api.storage import json_text, write_atomically
-from mill.api.warnings import warn
 from mill.checks.result import Check
+from mill.support.files import json_text, write_atomically
+from mill.support.terminal import warn
 from mill.view import api, check_queries, comparing, queries
 from mill.view.comparing import PairFilter
 from mill.view.filters import SampleFilter, all_rows

@@ -10,8 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from mill.api.printing import utf8
-from mill.api.storage import json_text
+from mill.support.files import json_text
+from mill.support.terminal import utf8
 
 STATIC = Path(__file__).with_name("static")
 ENTRY = "app.js"

@@ -29,9 +29,9 @@ from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
 from mill.report.scores import score_warnings
 from mill.runs.folder import RunFolder
-from mill.runs.outcome import Outcome
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate
+from mill.runs.run_scores import Outcome
 from mill.runs.samples import RunSample
 from mill.runs.schema import TaskResult
 from mill.tasks import sources

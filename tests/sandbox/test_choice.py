@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mill.api.background import Background
 from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
 from mill.options.eval_options import EvalOptions
 from mill.options.option import options_of, read_all
 from mill.options.switches import one_call
-from mill.sandbox import choice, chosen_sandbox, refuse_unsafe_code, run_programs
+from mill.sandbox import chosen_sandbox, programs, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
+from mill.support.processes import Background
 from mill.tasks.load import load_builtin, make_task
 from tests.waiting import DEADLINE_S
 
@@ -29,7 +29,7 @@ AROUND = "; --sandbox none --confirm_run_unsafe_code runs it without isolation"
 @pytest.fixture(autouse=True)
 def containers() -> None:
     """What another test found out about a container is forgotten."""
-    choice._container.cache_clear()
+    programs.container.cache_clear()
 
 
 def script(folder: Path, name: str, text: str) -> None:

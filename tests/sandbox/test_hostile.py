@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mill.sandbox import chosen_sandbox, isolation
-from mill.sandbox.process import SandboxRunner
+from mill.sandbox import chosen_sandbox, isolation, run_python
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="bubblewrap is not installed or does not work here")
@@ -64,10 +63,6 @@ PROGRAMS: dict[str, tuple[str, str]] = {
     ),
     "shared memory of 640 MB": (
         "for n in range(64): open(f'/dev/shm/{n}', 'wb').write(bytes(10**7))",
-        "failed: OSError: [Errno 28] No space left",
-    ),
-    "a million empty files": (
-        "for n in range(10**6): open(str(n), 'w').close()",
         "failed: OSError: [Errno 28] No space left",
     ),
     "endless output": (
@@ -227,12 +222,6 @@ PROGRAMS: dict[str, tuple[str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[SandboxRunner]:
-    with SandboxRunner(chosen_sandbox()) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
@@ -251,33 +240,31 @@ def machine() -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("what", PROGRAMS)
-def test_a_hostile_program_fails_and_changes_nothing(what: str, runner: SandboxRunner, port: int) -> None:
+def test_a_hostile_program_fails_and_changes_nothing(what: str, port: int) -> None:
     program, expected = PROGRAMS[what]
     before = machine()
-    found = runner.run(program.replace("{port}", str(port)), 3 if "timed out" in expected else 60)
+    found = run_python(program.replace("{port}", str(port)), timeout=3 if "timed out" in expected else 60)
     line = f"{found.outcome}: {found.error}"
     assert line.startswith(tuple(expected.split("|"))) and not found.passed, line
     assert len(found.error) <= 1300 and found.error.isascii()
     assert machine() == before and time.time() > NOW
-    assert runner.run("assert 1 + 1 == 2", 10).passed
 
 
 def test_a_token_with_a_name_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search above passes in a runner that stores the token in a variable."""
     text = isolation.RUNNER.read_text()
     stored = re.sub(
-        r"write\(results, _receive\(0, _TOKEN_BYTES\) \+ (.*)\)",
-        r"token = _receive(0, _TOKEN_BYTES); write(results, token + \1)",
+        r"write\(results, _receive\(TOKEN_BYTES\) \+ (.*)\)",
+        r"token = _receive(TOKEN_BYTES); write(results, token + \1)",
         text,
     )
     assert stored != text
     (tmp_path / "runner.py").write_text(stored)
     monkeypatch.setattr(isolation, "RUNNER", tmp_path / "runner.py")
-    with SandboxRunner(chosen_sandbox()) as weak:
-        assert weak.run(SEARCH, 20).passed
+    assert run_python(SEARCH, timeout=20).passed
 
 
-def test_nothing_of_a_background_process_is_left(runner: SandboxRunner) -> None:
+def test_nothing_of_a_background_process_is_left() -> None:
     """A process with a name of its own, seen from outside."""
     name = f"mill-left-{os.getpid()}"
     program = (
@@ -285,7 +272,7 @@ def test_nothing_of_a_background_process_is_left(runner: SandboxRunner) -> None:
         f"    os.execv('/usr/bin/sleep', ['{name}', '600'])\n"
         f"os.close(pipe)\nos.read(end, 1)"  # until the other process has its name, and so closed the pipe
     )
-    assert runner.run(program, 10).passed
+    assert run_python(program, timeout=10).passed
     until(lambda: name not in _command_lines(), "end of the process")
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,10 @@ import pytest
 from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
 from mill.bridges.lm_eval.task import CodeEval
-from mill.sandbox import chosen_sandbox, has_module, require_imports, run_programs, run_python
+from mill.sandbox import has_module, require_imports, run_programs, run_python
 from mill.sandbox.bubblewrap import Bubblewrap
-from mill.sandbox.isolation import Sandbox
-from mill.sandbox.process import SandboxRunner
+from mill.sandbox.isolation import Sandbox, popen
+from mill.sandbox.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 isolated = pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is not installed or does not work here")
@@ -85,32 +85,6 @@ def test_results_are_in_the_order_of_the_programs_and_each_has_its_own_time() ->
 
 
 @isolated
-def test_no_program_sees_another_one() -> None:
-    """Files, modules, shared memory and processes of a program are gone before the next one in the same sandbox."""
-    first = """
-import os, sys, multiprocessing.shared_memory
-open("/tmp/left", "w").write("x")
-open("/dev/shm/left", "w").write("x")
-sys.modules["left"] = sys
-if os.fork() == 0:
-    import time; time.sleep(3600)
-"""
-    second = """
-import os, sys
-assert os.listdir("/tmp") == os.listdir("/dev/shm") == []
-assert "left" not in sys.modules
-for number in range(2, 500):
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        continue
-    assert number == os.getpid(), number
-"""
-    with SandboxRunner(chosen_sandbox()) as runner:
-        assert [runner.run(program, 10).outcome for program in (first, second, first, second)] == ["passed"] * 4
-
-
-@isolated
 def test_numpy_can_be_imported() -> None:
     pytest.importorskip("numpy")
     assert has_module("numpy")
@@ -135,9 +109,8 @@ def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path) -> None:
     script = f"""
 import sys; sys.path.insert(0, {str(code)!r})
 from mill.sandbox.bubblewrap import Bubblewrap
-from mill.sandbox.process import SandboxRunner
-with SandboxRunner(Bubblewrap()) as runner:
-    print([runner.run(program, 10).outcome for program in {programs!r}])
+from mill.sandbox.programs import run_program
+print([run_program(Bubblewrap(), program, 10).outcome for program in {programs!r}])
 """
     as_user = ["setpriv", "--reuid=4711", "--regid=4711", "--clear-groups"]
     found = subprocess.run(
@@ -150,11 +123,11 @@ def test_a_sandbox_that_breaks_is_no_failure_of_the_program() -> None:
     class Broken(Sandbox):
         name = "broken"
 
-        def interpreter(self, label: str) -> list[str]:
-            return [sys.executable, "-c", "import sys; sys.exit('out of order')"]
+        def start(self, label: str, arguments: Sequence[str], folder: str) -> subprocess.Popen[bytes]:
+            return popen([sys.executable, "-c", "import sys; sys.exit('out of order')"], folder, None)
 
-    with SandboxRunner(Broken()) as runner, pytest.raises(RunError, match=r"a sandbox \(broken\) failed: out of order"):
-        runner.run("pass", 5)
+    with pytest.raises(RunError, match=r"a sandbox \(broken\) failed: out of order"):
+        run_program(Broken(), "pass", 5)
 
 
 @pytest.mark.usefixtures("sandbox")

@@ -25,7 +25,7 @@ from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, ZERO_SHOT, Reque
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.media.decode import failure, load_image
-from mill.runs.outcome import Outcome
+from mill.runs.run_scores import Outcome
 from mill.tasks.cifar10 import CIFAR10
 from mill.tasks.cifar10 import CLASSES as TEN
 from mill.tasks.data import Dataset, read_rows

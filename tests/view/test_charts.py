@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mill.api.storage import json_text
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
 from mill.checks.pairing import MAX_CHARS
@@ -19,6 +18,7 @@ from mill.checks.result import Check, Variant, read_check
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
 from mill.runs.schema import Decision, Look
+from mill.support.files import json_text
 from mill.view.charts import LEAST_POWER, Plot, charts, sequence_chart
 from mill.view.check_queries import changes, show_check
 from tests.view.saved_checks import (

@@ -15,7 +15,6 @@ from yaml import YAMLError
 
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
-from mill.api.warnings import warn
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.index import (
     IndexEntry,
@@ -32,6 +31,7 @@ from mill.bridges.lm_eval.library import one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
 from mill.bridges.lm_eval.templates import compiled_once
+from mill.support.terminal import warn
 from mill.tasks.fewshot import shots_from
 from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
 from mill.tasks.generative import LETTERS

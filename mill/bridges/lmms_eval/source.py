@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mill.api.errors import DataError, SpecError, UnknownName
-from mill.api.storage import cache_folder, write_json
 from mill.api.task import Benchmark, Task, TaskScores
 from mill.bridges.lm_eval.index import GROUP, TAG, TASK, listed, named_keys
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.library import PREFIX
+from mill.support.files import cache_folder, write_json
 from mill.tasks.sources import Documents, is_pattern
 
 CLASS = "python_task"  # lmms-eval's word for a task with a class of its own

@@ -1,6 +1,7 @@
-"""A process that runs the simulated APIs, because calls of a model may take any time and memory. `process.py` starts it.
+"""Processes that run the simulated APIs, because calls of a model may take any time and memory.
 
-It gets the source code of the APIs as JSON, then one job after another, each with one answer.
+A worker gets the source code of the APIs as a line of JSON, then one job after another, each with one line as its answer.
+One that takes too long is ended, and a new one takes the next job.
 """
 
 from __future__ import annotations
@@ -8,13 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import Any
 
-from mill.sandbox.worker import LENGTH_BYTES
+from mill.api.errors import DataError
 from mill.tasks.bfcl.simulation import ApiCode, expected_call
 
+START_S = 60.0  # for a process to start, on a busy machine
 MOST_MEMORY = 2 << 30  # bytes
 
 Call = tuple[str, Mapping[str, Any]]
@@ -73,31 +79,71 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
+class SimulationPool:
+    """As many processes as there are jobs at the same time. They end with this process, which closes their input."""
+
+    def __init__(self, sources: Mapping[str, str], timeout: float) -> None:
+        self._sources, self.timeout = dict(sources), timeout
+        self._idle: queue.LifoQueue[subprocess.Popen[str]] = queue.LifoQueue()
+
+    def run(self, job: Mapping[str, Any]) -> str:
+        """The answer to a job; raises TimeoutError, or RuntimeError with what went wrong."""
+        try:
+            given = json.dumps(job)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(f"the calls cannot be written as JSON: {error}") from error
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            command, pipe = [sys.executable, "-m", "mill.tasks.bfcl.worker"], subprocess.PIPE
+            nowhere = subprocess.DEVNULL
+            worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=environment, text=True)
+            _call(worker, json.dumps(self._sources), START_S)
+        answer = _call(worker, given, self.timeout)
+        self._idle.put(worker)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return str(answer["answer"])
+
+
+def _call(worker: subprocess.Popen[str], given: str, timeout: float) -> dict[str, Any]:
+    assert worker.stdin is not None and worker.stdout is not None
+    answer, started, timer = "", time.monotonic(), threading.Timer(timeout, worker.kill)
+    timer.start()
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.write(given + "\n")
+            worker.stdin.flush()
+            answer = worker.stdout.readline()
+    finally:
+        timer.cancel()
+        if not answer:
+            worker.kill()
+            worker.wait()
+    if answer:
+        found: dict[str, Any] = json.loads(answer)
+        return found
+    if time.monotonic() - started >= timeout:
+        raise TimeoutError(f"the simulated API took more than {timeout:g} s")
+    raise RuntimeError("the process of the simulated APIs ended, perhaps for lack of memory")
+
+
 def main() -> None:
     _limit_memory()
-    output = os.fdopen(os.dup(1), "wb")
+    output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # where what the APIs print goes, too
-    code = ApiCode(_receive())
-    _send(output, {})
-    while job := _receive():
+    code = ApiCode(json.loads(sys.stdin.readline()))
+    print("{}", file=output, flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
         given = (code, job["doc"], job["long_context"])
         try:
             found = last_result(*given, job["calls"]) if "calls" in job else first_difference(*given, job["turns"])
             answer = {"answer": found}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
-        _send(output, answer)
-
-
-def _receive() -> Any:
-    length = int.from_bytes(sys.stdin.buffer.read(LENGTH_BYTES), "big")
-    return json.loads(sys.stdin.buffer.read(length)) if length else None
-
-
-def _send(output: IO[bytes], answer: Mapping[str, str]) -> None:
-    data = json.dumps(answer).encode()  # surrogates are escaped
-    output.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
-    output.flush()
+        print(json.dumps(answer), file=output, flush=True)  # surrogates are escaped
 
 
 if __name__ == "__main__":
