@@ -15,22 +15,12 @@ import pytest
 from tests.browsing import needs_chromium, sync_api
 from tests.launching import run
 from tests.view.browser.results import CHOICES, IMAGES, ResultFiles
-from tests.view.browser.routes import SCREENS, content_of, open_route
+from tests.view.browser.routes import open_route
 from tests.view.browser.shown import params
 
 pytestmark = needs_chromium
 expect = sync_api.expect
-DRAWN = "() => [...document.querySelectorAll('main figure.chart')].map(figure => figure.innerHTML)"
 TABLES = "() => [...document.querySelectorAll('main table')].map(table => table.innerText)"
-
-
-@pytest.fixture(scope="module")
-def site(results: ResultFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("export")
-    cache = str(tmp_path_factory.mktemp("cache"))
-    code, stderr = run(["view", str(results.root), "--export", str(folder / "site")], MILL_CACHE=cache)
-    assert code == 0, stderr
-    return folder / "site"
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -45,24 +35,6 @@ def web(site: Path) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture
-def disk(make_screens: Callable[[str], Any], site: Path) -> Any:
-    return make_screens((site / "index.html").as_uri())
-
-
-@pytest.mark.parametrize("name", SCREENS)
-def test_the_copy_shows_the_tables_of_the_server(
-    disk: Any, screens: Any, results: ResultFiles, uids: dict[str, str], name: str
-) -> None:
-    served = open_route(screens, results, uids, name)
-    expected = [table for table in served.evaluate(TABLES) if "Outcome" not in table]  # rules need the server
-    drawn, heading = served.evaluate(DRAWN), served.get_by_role("heading", level=1).inner_text()
-    copied = open_route(disk, results, uids, name)
-    assert copied.get_by_role("heading", level=1).inner_text() == heading
-    assert copied.evaluate(TABLES) == expected and copied.evaluate(DRAWN) == drawn
-    assert len(content_of(copied)) > 100
 
 
 def test_the_copy_opens_from_a_web_server(
