@@ -1,7 +1,8 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
-import { counted, filled, href, html, listVersion, number, percent, pValue, setParams, source, useApi, visible } from "../lib.js";
+import { counted, href, html, listVersion, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
+import { filled, offline } from "../api.js";
 import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
-import { useEffect, useState } from "../vendor/hooks.mjs";
+import { useEffect, useState } from "../vendor/preact.js";
 
 const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
 export const pairFilterOf = (params) => Object.fromEntries(filled(Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]))));
@@ -82,7 +83,7 @@ export const Compare = ({ params, state }) => {
   return html`<h1>Compare</h1>
     <div class="filters"><${Choice} label="Baseline" all="choose" value=${params.a} options=${runs} onChange=${(a) => setParams({ a })} />
       <${Choice} label="with" all="choose" value=${params.b} options=${runs} onChange=${(b) => setParams({ b })} />
-      ${!source.isStatic && answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
+      ${!offline && answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
       ${ready && html`<button onClick=${() => setParams({ a: params.b, b: params.a })}>Swap</button> <a href=${href("tokens", { a: params.a, b: params.b })}>Worst tokens</a>`}</div>
     ${!ready && html`<p class="note">${params.a && params.a === params.b ? "A run is not compared with itself: choose another one." : "Choose two runs."}</p>`}
     ${ready && html`<${Answer} of=${answer}>${(data) => html`
@@ -97,7 +98,7 @@ export const Compare = ({ params, state }) => {
           ${data.other_prompt > 0 && html`<dt>Other prompts</dt><dd class="bad">${counted(data.other_prompt, "pair")}: the same data, rendered with other settings</dd>`}</dl>
         <${Margin} value=${params.margin} noMargin=${data.no_margin} above=${data.above} flips=${data.cells.regression + data.cells.improvement} /></div></div>
       <${Groups} data=${data} params=${params} />`}</${Answer}>
-      <h2>Pairs</h2><div class="filters" role="search">
+      <h2>Pairs</h2>${answer.data?.held < answer.data?.n && html`<p class="note warning">This page holds ${number(answer.data.held)} of ${counted(answer.data.n, "pair")}; the figures above are over all.</p>`}<div class="filters" role="search">
         <${Choice} label="Task" all="all" value=${params.task} options=${tasks.map((task) => [task, task])} onChange=${(task) => setParams({ task, category: null })} />
         <${Choice} label="Result" all="all" value=${params.cell} options=${Object.entries(CELLS)} onChange=${(value) => setParams({ cell: value })} />
         <label><input type="checkbox" checked=${!!params.changed} onChange=${(event) => setParams({ changed: event.target.checked ? "1" : "" })} /> changed texts</label>

@@ -1,7 +1,8 @@
 // The samples of a run: a table with filters, in pages.
-import { counted, duration, filled, href, html, listVersion, number, setParams, source, useApi, visible, words } from "../lib.js";
-import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
-import { useEffect, useState } from "../vendor/hooks.mjs";
+import { counted, duration, href, html, listVersion, number, setParams, useApi, visible, words } from "../lib.js";
+import { filled } from "../api.js";
+import { About, Answer, Choice, Search, SortHeader, Status } from "../parts.js";
+import { useEffect, useState } from "../vendor/preact.js";
 
 const STATUSES = ["right", "wrong", "graded", "failed", "unscored", "pending"];
 const FLAGS = [["truncated_prompt", "truncated prompt"], ["token_limit", "token limit reached"], ["empty", "empty answer"], ["filtered", "withheld by a filter"], ["truncated_reasoning", "truncated reasoning"], ["max_rounds_reached", "limit of rounds reached"], ["logprobs", "with log-probabilities"]];
@@ -11,18 +12,11 @@ export const filterOf = (params) => Object.fromEntries(filled(Object.fromEntries
 const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${row.task}/${row.id}`}>
   <th scope="row"><a href=${href("sample", { ...filterOf(params), t: row.task, id: row.id })}>${visible(row.id)}</a></th>
   <td>${visible(row.task)}${row.category && html`<small>${visible(row.category)}</small>`}</td>
-  <td><${Status} name=${row.status} />${row.flags.map((flag) => html` <span class="tag">${words(flag)}</span>`)}</td>
+  <td><${Status} name=${row.status} />${row.flags.filter((flag) => flag !== "logprobs").map((flag) => html` <span class="tag">${words(flag)}</span>`)}</td>
   ${metrics.map((name) => html`<td class="number">${number(row.values[name])}</td>`)}
   <td class="number">${number(row.prompt_tokens)}</td><td class="number">${number(row.output_tokens)}</td>
   <td class="number">${row.seconds == null ? "–" : duration(row.seconds)}</td>
   <td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.response)}</td><td class="excerpt">${visible(row.target)}</td></tr>`);
-
-const About = ({ run, version }) => {
-  const { data } = useApi("run", { run }, version);
-  if (!data) return null;
-  return html`<p class="note">${visible(data.path)}${!source.isStatic && html` · <a href=${source.file(`report/run/${run}`)} target="_blank" rel="noopener">offline report</a>`}</p>
-    ${data.warnings.map((text) => html`<p class="note warning">${visible(text)}</p>`)}`;
-};
 
 export const Samples = ({ params, state }) => {
   const run = params.run || state.runs.find((one) => !one.of_check)?.uid;
