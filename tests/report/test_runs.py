@@ -18,8 +18,16 @@ from mill.cli.main import run as main
 from mill.metrics.paired import rate
 from mill.report.about import check_about, manifest_about
 from mill.report.markdown import report_markdown
-from mill.report.run_samples import MAX_CHARS, MAX_SAMPLES, cut, read_task_samples, shown_choices, shown_values
-from mill.report.runs import RunSection, read_run
+from mill.report.runs import (
+    MAX_CHARS,
+    MAX_SAMPLES,
+    RunSection,
+    cut,
+    read_run,
+    read_task_samples,
+    shown_choices,
+    shown_values,
+)
 from mill.report.sections import CheckSection, find_sections
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.schema import Results

@@ -60,6 +60,21 @@ export const useApi = (name, params, version = 0) => {
   return { ...state, current: state.data != null && latest.current === key };
 };
 
+// A list in pages: the answer to its first page, and in `list` all rows that are there with what shows more of them.
+export const usePages = (name, params, version) => {
+  const key = JSON.stringify([params, version]);
+  const [state, set] = useState({ key: "" });
+  const further = state.key === key ? state : { key, rows: [], after: null };
+  const first = useApi(name, params, version);
+  const page = useApi(further.after ? name : null, { ...params, after: further.after }, version);
+  useEffect(() => {
+    if (further.after && page.current) set({ key, rows: [...further.rows, ...page.data.rows], next: page.data.next, after: null });
+  }, [page.current, page.data]);
+  const next = further.next === undefined ? first.data?.next : further.next;
+  const showMore = next && (() => set({ ...further, after: next }));
+  return { ...first, list: first.data && { rows: [...first.data.rows, ...further.rows], total: first.data.total, showMore, busy: !!further.after } };
+};
+
 // What a list depends on besides its parameters: with words to search for, also how many texts can be searched so far.
 export const listVersion = (state, words) => (words ? `${state.version}/${state.search.done}` : state.version);
 

@@ -1,5 +1,5 @@
 // Elements that several screens use.
-import { counted, html, plain, readRoute, setParams, useApi, useKeys, visible, words } from "./lib.js";
+import { counted, html, number, plain, readRoute, setParams, useApi, useKeys, visible, words } from "./lib.js";
 import { address, offline } from "./api.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 
@@ -24,6 +24,8 @@ export const SortHeader = ({ name, column, sort, desc, numeric, children }) => {
   return html`<th scope="col" class=${numeric ? "number" : ""} aria-sort=${active ? (desc ? "descending" : "ascending") : "none"}>
     <button class="sort" onClick=${() => setParams(next)}>${children || name}<span aria-hidden="true">${active ? (desc ? " ▼" : " ▲") : ""}</span></button></th>`;
 };
+
+export const ShowMore = ({ list }) => list.showMore && html`<p><button disabled=${list.busy} onClick=${list.showMore}>Show more</button> <span class="note">${number(list.rows.length)} of ${number(list.total)}</span></p>`;
 
 export const Copy = ({ text, children }) => {
   const [copied, set] = useState(false);

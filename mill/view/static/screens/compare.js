@@ -1,8 +1,7 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
-import { counted, href, html, listVersion, number, percent, pValue, setParams, useApi, visible } from "../lib.js";
+import { counted, href, html, listVersion, number, percent, pValue, setParams, useApi, usePages, visible } from "../lib.js";
 import { filled, offline } from "../api.js";
-import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
-import { useEffect, useState } from "../vendor/preact.js";
+import { Answer, Choice, Interval, pairLabels, Search, ShowMore, SortHeader, Status } from "../parts.js";
 
 const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
 export const pairFilterOf = (params) => Object.fromEntries(filled(Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]))));
@@ -47,30 +46,18 @@ const Groups = ({ data, params }) => {
 
 const Pairs = ({ params, state, labels }) => {
   const filter = pairFilterOf(params);
-  const version = listVersion(state, params.q);
-  const key = JSON.stringify(filter) + version;
-  const [pages, setPages] = useState({ key, cursors: [] });
-  const cursors = pages.key === key ? pages.cursors : [];
-  const first = useApi("pairs", filter, version);
-  const next = useApi(cursors.length ? "pairs" : null, { ...filter, after: cursors.at(-1) }, version);
-  const [rows, setRows] = useState([]);
-  useEffect(() => setRows([]), [key]);
-  useEffect(() => { if (next.data && !next.loading && cursors.length) setRows((old) => [...old, ...next.data.rows]); }, [next.data]);
+  const answer = usePages("pairs", filter, listVersion(state, params.q));
   const sorting = { sort: params.sort, desc: params.desc };
-  return html`<${Answer} of=${first}>${(data) => {
-    const all = [...data.rows, ...rows];
-    const more = cursors.length && next.data && !next.loading ? next.data.next : cursors.length ? null : data.next;
-    return html`<p class="note" role="status">${counted(data.total, "pair")}</p>
+  return html`<${Answer} of=${answer}>${(data) => html`<p class="note" role="status">${counted(data.total, "pair")}</p>
       ${data.total > 0 && html`<div class="scroll wide"><table class="list"><caption class="hidden">Pairs</caption><thead><tr><th scope="col">Sample</th>
         <${SortHeader} column="category" ...${sorting}>Task</${SortHeader}><${SortHeader} column="cell" ...${sorting}>Result</${SortHeader}><th scope="col">Answers</th>
         <${SortHeader} column="difference" numeric ...${sorting}>Difference</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}><th scope="col">${visible(labels[0])}</th><th scope="col">${visible(labels[1])}</th></tr></thead>
-        <tbody>${all.map((row) => html`<tr key=${`${row.task}/${row.id}`}><th scope="row"><a href=${href("pair", { ...filter, t: row.task, id: row.id })}>${visible(row.id)}</a></th>
+        <tbody>${answer.list.rows.map((row) => html`<tr key=${`${row.task}/${row.id}`}><th scope="row"><a href=${href("pair", { ...filter, t: row.task, id: row.id })}>${visible(row.id)}</a></th>
           <td>${visible(row.task)}${row.category && html`<small>${visible(row.category)}</small>`}</td>
           <td><span class=${`tag k-${row.cell}`}>${CELLS[row.cell]}</span>${row.statuses.includes("failed") && html` <${Status} name="failed" />`}</td>
           <td>${row.flipped ? "answer changed" : row.changed ? "text changed" : "same"}${row.other_prompt ? ", other prompt" : ""}</td>
           <td class="number">${row.values[0] != null && row.values[1] != null ? number(row.values[1] - row.values[0]) : "–"}</td><td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.responses[0])}</td><td class="excerpt">${visible(row.responses[1])}</td></tr>`)}</tbody></table></div>`}
-      ${more && html`<p><button onClick=${() => setPages({ key, cursors: [...cursors, more] })}>Show more</button> <span class="note">${number(all.length)} of ${number(data.total)}</span></p>`}`;
-  }}</${Answer}>`;
+      <${ShowMore} list=${answer.list} />`}</${Answer}>`;
 };
 
 export const Compare = ({ params, state }) => {
