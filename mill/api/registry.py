@@ -237,6 +237,8 @@ models: Registry[Any] = Registry("backend", "mill.models", "mill.models.spec.bac
 tasks: Registry[Any] = Registry("task", "mill.tasks")
 metrics: Registry[Any] = Registry("metric", "mill.metrics")
 checks: Registry[Any] = Registry("check", "mill.checks")
+exporters: Registry[Any] = Registry("target", "mill.exporters", "mill.export.target:builtin_exporters")
+commands: Registry[Any] = Registry("command", "mill.commands")
 
 
 def _decorator(registry: Registry[Any], names: tuple[str, ...], override: bool) -> Callable[[C], C]:

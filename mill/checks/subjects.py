@@ -16,7 +16,7 @@ from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
 from mill.models.spec.parse import Spec
-from mill.options.checks import CheckOptions
+from mill.options.definitions import CheckOptions
 from mill.runs.evaluate import Plan, RunConfig
 from mill.runs.plan import open_for_run, plan_run
 from mill.runs.run_scores import Outcome

@@ -22,7 +22,7 @@ from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
 from mill.api.model import HasPaths, MillModel, Replicated
 from mill.api.registry import import_file
 from mill.api.request import Request
-from mill.compat.ray import silence_node_reports
+from mill.compat import silence_node_reports
 from mill.execute.workers import Keyed, Report, WorkerLost, open_replica, stream_chunk, worker_context
 from mill.models.spec.parse import Spec
 from mill.support.terminal import CollectingHandler, describe, logger, warn

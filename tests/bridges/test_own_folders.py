@@ -16,7 +16,7 @@ from mill.api.registry import tasks
 from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.tasks import sources
 from mill.tasks.load import load_files, select
 from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model
@@ -77,20 +77,6 @@ def test_a_file_that_does_not_parse_is_the_reason_that_its_task_cannot_be_loaded
     assert "lm-eval:own from" in line and "cannot be loaded: " in line and "own.yaml, line " in line
 
 
-@leaves_out
-def test_a_file_that_does_not_parse_is_not_the_reason_for_other_tasks(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (folder / "broken.yaml").write_text(
-        YAML["made_zero"].replace("made_zero", "broken") + "generation_kwargs: [1, 2\nx: 3\n"
-    )
-    own_task(folder, "output_tpye: multiple_choice\n")
-    load_files((str(folder),))
-    assert "broken.yaml, line " in caplog.text
-    with pytest.raises(DataError, match="output_tpye"):
-        select(["lm-eval:own"])
-
-
 def test_all_names_of_a_pattern_that_cannot_be_loaded_are_named(folder: Path) -> None:
     for name in ("own_a", "own_b", "own_c"):
         own_task(folder, name=name)
@@ -147,12 +133,6 @@ def test_python_tasks_beside_a_yaml_file_without_tasks_are_registered(folder: Pa
     assert "own_python_benchmark" in tasks
 
 
-def test_a_yaml_file_without_tasks_alone_is_no_task_folder(folder: Path) -> None:
-    (folder / "cluster.yaml").write_text("nodes: 3\n")
-    with pytest.raises(DataError, match="has neither Python files nor YAML tasks"):
-        load_files((str(folder),))
-
-
 def test_an_exception_of_a_task_has_the_line_of_its_code(folder: Path) -> None:
     (folder / "utils.py").write_text("def process(docs):\n    raise AttributeError\n")
     own_task(folder, "process_docs: !function utils.process\n")
@@ -194,13 +174,6 @@ def test_a_group_lists_its_members(folder: Path, capsys: pytest.CaptureFixture[s
         'lm-eval:made_choice,"task, in made_tag"',
         'lm-eval:made_zero,"task, in made_tag"',
     ]
-
-
-def test_names_of_lm_eval_are_found_without_its_prefix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ls", "tasks", "lm-eval", "--format", "csv"]) == 0
-    assert "lm-eval:made_choice,task" in capsys.readouterr().out
-    assert main(["ls", "tasks", "made_mutual"]) == 2
-    assert "`mill ls tasks lm-eval:made_mutual` lists 1" in capsys.readouterr().err
 
 
 def test_an_edited_file_is_read_again_by_the_next_call(folder: Path) -> None:

@@ -13,9 +13,7 @@ import pytest
 
 from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
-from mill.options.eval_options import EvalOptions
-from mill.options.option import options_of, read_all
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.sandbox import chosen_sandbox, programs, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.support.processes import Background
@@ -137,15 +135,6 @@ def test_consent_is_needed_where_code_is_not_isolated() -> None:
         refuse_unsafe_code([builtin, other])
     with pytest.raises(SpecError, match="piqa executes code"):  # the next call
         refuse_unsafe_code([builtin, other])
-
-
-def test_the_choice_is_an_option_of_a_run() -> None:
-    known = options_of(EvalOptions)
-    with one_call(read_all({"sandbox": "none"}, known, "option")):
-        assert chosen_sandbox().name == "none" and not chosen_sandbox().isolates
-    assert chosen_sandbox().name == "bubblewrap"
-    with pytest.raises(SpecError, match="sandbox must be bubblewrap or docker or none, not 'chroot'"):
-        read_all({"sandbox": "chroot"}, known, "option")
 
 
 def test_calls_in_two_threads_have_their_own_sandboxes() -> None:

@@ -21,7 +21,7 @@ from mill.api.tools import ERROR, ToolCall
 from mill.execute.tools import execute
 from mill.sandbox import chosen_sandbox
 from mill.tasks.agent import FunctionTool, bash_tool, file_tools, python_tool
-from mill.tasks.gsm8k_python import GSM8KPython
+from mill.tasks.gsm8k import GSM8KPython
 from mill.tasks.load import Selection
 from tests.plans import prepare
 from tests.waiting import until

@@ -24,7 +24,6 @@ from mill.frames import evaluate as mill_evaluate
 from mill.runs.sample_row import hash_docs
 from mill.tasks import data_file
 from mill.tasks.load import make_task, select
-from tests.growth import LINEAR, TIMES, growth
 
 PLAIN = RenderSettings()
 
@@ -161,23 +160,6 @@ def test_true_names_the_choice_yes_or_true(tmp_path: Path, choices: list[str]) -
     assert right[0] in ("yes", "true") and right[1] in ("no", "false")
 
 
-@pytest.mark.parametrize("choices", [["red", "blue"], ["Yes", "True", "No"]])
-def test_true_that_names_no_one_choice_is_refused(tmp_path: Path, choices: list[str]) -> None:
-    file = write(tmp_path / "mc.jsonl", [{"prompt": "Is water wet?", "choices": choices, "answer": True}])
-    with pytest.raises(DataError, match="row 1: the answer 'True' is neither the text nor the letter nor the index"):
-        make_task(str(file))
-
-
-def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Path) -> None:
-    file = write(tmp_path / "qa.jsonl", [{"prompt": "2+2?", "answer": 4}, {"prompt": "Raw\n", "answer": "Paris"}])
-    task = make_task(str(file))
-    first, second = task.samples()
-    assert [task.requests(one, PLAIN)[0].context for one in (first, second)] == ["2+2?", "Raw\n"]
-    assert task.score(first, [Response(text="It is 4.")])["exact_match"] == 1.0
-    assert task.score(second, [Response(text="London")])["exact_match"] == 0.0
-    assert task.warnings()[0].startswith("read as questions with answers, exact match of 1 number, 1 text: 2 rows")
-
-
 def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
     task = make_task(
         str(write(tmp_path / "p.csv", [{"prompt": "one", "max_tokens": "7"}, {"prompt": "two", "max_tokens": ""}]))
@@ -187,12 +169,6 @@ def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
     assert [task.requests(one, PLAIN)[0].options["max_gen_toks"] for one in (first, second)] == [7, 256]
     assert task.score(first, [Response(text=" ")])["answered"] == 0.0
     assert task.warnings() == ["read as prompts without answers: 2 rows; columns used: prompt, max_tokens"]
-
-
-def test_rows_without_an_answer_among_others_are_reported(tmp_path: Path) -> None:
-    task = make_task(str(write(tmp_path / "p.jsonl", [{"prompt": "one", "answer": 1}, {"prompt": "two"}])))
-    assert task.warnings()[1] == "1 of 2 rows have no answer and no score"
-    assert task.score(task.samples()[1], [Response(text="1")])["exact_match"] is None
 
 
 @FORMATS
@@ -243,15 +219,6 @@ def test_other_rows_are_the_examples(tmp_path: Path) -> None:
     task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
     (request,) = task.requests(task.samples()[0], RenderSettings(n_shots=1))
     assert request.context == "Question: Capital of Peru?\nAnswer: Lima\n\nQuestion: Capital of France?\nAnswer:"
-
-
-def test_a_file_with_too_few_rows_for_the_examples_is_refused(tmp_path: Path) -> None:
-    task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
-    expected = (
-        rf"qa\.csv needs 9 examples before each question, but the rest of the file has only {len(QUESTIONS) - 1}: lower --n"
-    )
-    with pytest.raises(DataError, match=expected):
-        task.requests(task.samples()[0], RenderSettings(n_shots=9))
 
 
 def test_a_system_prompt_of_a_row_replaces_that_of_the_run(tmp_path: Path) -> None:
@@ -490,11 +457,6 @@ def test_a_malformed_jsonl_is_one_line_with_file_and_row(tmp_path: Path, text: s
     assert message in refusal(tmp_path / "t.jsonl", text)
 
 
-def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "t.csv", b"question\na\n\xff\n") == "t.csv, line 3 is not UTF-8: invalid start byte"
-    assert "t.jsonl, line 1 is not UTF-8" in refusal(tmp_path / "t.jsonl", '{"prompt": "é"}'.encode("latin-1"))
-
-
 def test_a_byte_order_mark_line_ends_of_windows_and_quotes_are_read(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_bytes('\ufeffquestion,answer\r\n"He said ""hi"", twice",a\r\n"two\r\nlines","b, c"\r\n\r\n'.encode())
@@ -528,10 +490,6 @@ def test_a_file_that_is_too_large_or_no_file_is_refused(
         make_task(str(tmp_path / f"folder{suffix}"))
 
 
-def test_a_parquet_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "cannot read t.parquet: ArrowInvalid" in refusal(tmp_path / "t.parquet", "PAR1 and no more")
-
-
 def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     row = {"question": b"Sky?", "answer": "é".encode(), "category": b"c", "other": b"\xff"}
@@ -555,31 +513,12 @@ def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
     assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
 
 
-def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = tmp_path / "t.parquet"
-    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["question", "answer", "answer"]), file)
-    with pytest.raises(DataError, match=r"t.parquet has the column 'answer' twice$"):
-        make_task(str(file))
-
-
 @FORMATS
 def test_too_many_columns_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file, "MOST_COLUMNS", 2)
     monkeypatch.setattr("mill.tasks.data.MOST_COLUMNS", 2)
     with pytest.raises(DataError, match="has 3 columns: at most 2 are read"):
         make_task(str(write(tmp_path / f"t{suffix}", [{"question": "a", "x": "b", "y": "c"}])))
-
-
-def test_many_columns_are_read_in_linear_time(tmp_path: Path) -> None:
-    small, large = (
-        write(tmp_path / f"{columns}.csv", [{"question": "a", **{f"c{index}": "x" for index in range(columns)}}])
-        for columns in (9_999 // TIMES, 9_999)
-    )
-    assert make_task(str(large)).samples()[0].doc["c9998"] == "x"
-    assert growth(lambda file: make_task(str(file)).samples(), small, large) < LINEAR
 
 
 def test_too_many_rows_of_parquet_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -702,15 +641,6 @@ def test_another_image_is_other_data(tmp_path: Path, suffix: str) -> None:
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted]) -> None:
-    # The first letter of the alphabet is the likeliest: blue, green, 3.
-    file, out = write(tmp_path / "qa.parquet", CHOICES), tmp_path / "out"
-    assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
-    entry = results(out)
-    assert entry["metrics"]["acc"]["value"] == pytest.approx(2 / 3)
-    assert {name: m["acc"]["value"] for name, m in entry["categories"].items()} == {"colour": 1.0, "sums": 0.0}
-
-
 @pytest.mark.parametrize(
     ("text", "letter"),
     [("B", "B"), ("(B)", "B"), ("**B**", "B"), ("B. blue", "B"), ("Answer: B", "B"), ("The answer is: B", "B"),
@@ -719,14 +649,6 @@ def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted
 def test_a_letter_is_read_however_it_is_written(tmp_path: Path, text: str, letter: str | None) -> None:
     task = make_task(str(write(tmp_path / "qa.csv", CHOICES)) + "#letters")
     assert task.extracted(task.samples()[0], [Response(text=text)]) == letter
-
-
-def test_only_texts_are_tested_for_including_the_answer(tmp_path: Path) -> None:
-    rows = [{"question": "a", "answer": "30"}, {"question": "b", "answer": "blue"}]
-    task = make_task(str(write(tmp_path / "qa.csv", rows)))
-    number, text = (task.score(sample, [Response(text="it is 30, so blue it is")]) for sample in task.samples())
-    assert (number["exact_match"], number["includes"]) == (1.0, None)
-    assert (text["exact_match"], text["includes"]) == (0.0, 1.0)
 
 
 def test_a_model_without_log_probabilities_generates_the_letter(

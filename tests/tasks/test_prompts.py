@@ -15,10 +15,10 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
+from mill.tasks.commonsense import clean
 from mill.tasks.gsm8k import last_number, normal_number, strict_number
-from mill.tasks.hellaswag import clean
 from mill.tasks.load import load_builtin, make_task
-from mill.tasks.wikitext import detokenize, join_pages
+from mill.tasks.perplexity import detokenize, join_pages
 
 load_builtin()
 Put = Callable[..., None]

@@ -196,3 +196,27 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(previous)
+
+
+@contextlib.contextmanager
+def compiled_once() -> Iterator[None]:
+    """Inside this context lm-eval's `apply_template` keeps its compiled templates: it compiles one at each use."""
+    from lm_eval import utils
+
+    original = utils.apply_template
+    utils.apply_template = _apply
+    try:
+        yield
+    finally:
+        utils.apply_template = original
+
+
+def _apply(template: str, doc: dict[str, Any]) -> str:
+    return str(_compiled(template).render(**doc))
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(template: str) -> Any:
+    from lm_eval import utils
+
+    return utils.env.from_string(template)
