@@ -116,8 +116,13 @@ class Ranks:
         return [json.loads(self._get(name)) for name in names]
 
     def publish(self, name: str, value: Any) -> None:
-        """Give a value to the other ranks, without waiting for them."""
+        """Give a value to the other ranks, without waiting for them; it replaces an earlier one."""
         self._set(f"{name}/{self.rank}", json.dumps(value))
+
+    def published(self, name: str) -> list[Any]:
+        """The values that other ranks have published last."""
+        others = [other for other in range(self.size) if other != self.rank and self._check([f"{name}/{other}"])]
+        return [self.published_by(other, name) for other in others]
 
     def published_by(self, other: int, name: str) -> Any:
         return json.loads(self._get(f"{name}/{other}"))

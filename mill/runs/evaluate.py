@@ -191,7 +191,8 @@ class Run:
     def _make_session(self) -> SessionFile:
         tasks = [one.task.name for one in self.plan.tasks] if self.first else []  # rank 0 waits for all
         beat_s = BUDGET_BEAT_S if self.plan.config.limits else BEAT_S
-        return SessionFile(self.plan.folder, tasks, beat_s=beat_s)
+        elsewhere = self.share.sessions if self.share is not None else None
+        return SessionFile(self.plan.folder, tasks, beat_s=beat_s, elsewhere=elsewhere)
 
     def _make_executor(self) -> Executor:
         plan = self.plan
@@ -251,7 +252,7 @@ class Run:
     def leave(self) -> None:
         """End the session."""
         if self.share is not None:
-            self.share.end()
+            self.share.end(self.session)
         if self.first:
             self._ahead.finish_prompts(self.answered)
         self.ending.close()
