@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.task import Benchmark, Task, TaskScores
 from mill.bridges.lm_eval.index import (
     GROUP,
+    SKIPPED,
     TAG,
     TASK,
     Entries,
@@ -24,7 +26,6 @@ from mill.bridges.lm_eval.index import (
     listed,
     named_keys,
     stored_index,
-    yaml_files,
 )
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
@@ -37,7 +38,9 @@ CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 def make_index(root: Path) -> Entries:
     entries: Entries = {}
     tags: dict[str, list[str]] = {}
-    for file in yaml_files(root):
+    # In the order of the disk, as lmms-eval reads them: of two files with one name the last counts.
+    folders = ((folder, files) for folder, _, files in os.walk(root) if not SKIPPED & set(Path(folder).parts))
+    for file in (Path(folder, name) for folder, files in folders for name in files if name.endswith(".yaml")):
         config = named_keys(file)
         group, task = config.get("group"), config.get("task")
         if "class" in config and isinstance(task, str):
