@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError
-
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
 from mill.api.warnings import warn
@@ -250,10 +248,8 @@ class LmEvalSource:
         try:
             with loading(what), task_in_errors():
                 found = library.load(name, folders)
-        except DataError as error:
-            every = isinstance(error.__cause__, YAMLError)  # before 0.4.12 one file spoils its folder
-            reason = self._broken_file(name, folders, every=every)
-            if reason:
+        except DataError:
+            if reason := self._broken_file(name, folders):
                 raise DataError(f"{what}: {reason}") from None
             raise
         if not found.tasks:
@@ -264,24 +260,19 @@ class LmEvalSource:
                 task.by_letter = task.name + GENERATED
         groups: list[Benchmark] = [
             LmEvalGroup(
-                PREFIX + inner,
-                tuple(PREFIX + member for member in found.members[inner]),
-                group=group,
-                members=found.nested.get(inner, {}),
-                prefix=PREFIX,
+                PREFIX + inner, tuple(PREFIX + member for member in found.members[inner]), group=group, prefix=PREFIX
             )
             for inner, group in found.groups.items()
         ]
         return tasks, groups
 
-    def _broken_file(self, name: str, folders: Sequence[Path], *, every: bool) -> str:
-        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it. Or `every`
-        file of the folders."""
+    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
+        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
         entry = self._entry(name)
         wanted = {name, *(entry.members if entry is not None else ())}
         for file in (file for folder in folders for file in yaml_files(folder)):
             problems = broken(file)
-            if problems and (every or wanted & set(map(str, named_keys(file).values()))):
+            if problems and wanted & set(map(str, named_keys(file).values())):
                 return problems[0]
         return ""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.task import Benchmark, Task, TaskScores
@@ -70,8 +71,18 @@ def for_lmms_eval(entries: Entries) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class LmmsEvalGroup(LmEvalGroup):
+    """`members` are the nested dictionaries of lmms-eval, whose groups do not know their members."""
+
+    members: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     suffix: str = ""
-    utilities: ClassVar[str] = "lmms_eval.evaluator_utils"
+
+    def aggregated(self, table: Mapping[str, dict[str, Any]]) -> Mapping[str, Any]:
+        from lmms_eval.evaluator_utils import consolidate_group_results
+
+        results: Any = defaultdict(dict, table)
+        consolidate_group_results(results, defaultdict(lambda: None), self.members)
+        means: Mapping[str, Any] = results[self.group.group_name]
+        return means
 
     def aggregate(self, scores: TaskScores) -> dict[str, tuple[float, float | None]]:
         return super().aggregate({name.removesuffix(self.suffix): metrics for name, metrics in scores.items()})
@@ -131,7 +142,7 @@ class LmmsEvalSource:
                 models.update(dict.fromkeys(_models_of(config)))
 
             with replaced_clients():
-                found = library.load(inner, for_lmms_eval(self.index), model or None, check)
+                found, nested = library.load(inner, for_lmms_eval(self.index), model or None, check)
             if at and model not in models:
                 _refuse_model(name, model, models)
             tasks: list[Task] = [
@@ -142,7 +153,7 @@ class LmmsEvalSource:
                 PREFIX + group + at + model,
                 tuple(PREFIX + member + at + model for member in found.members[group]),
                 group=made,
-                members=found.nested.get(group, {}),
+                members=nested.get(group, {}),
                 prefix=PREFIX,
                 suffix=at + model,
             )
