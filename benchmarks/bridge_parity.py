@@ -30,8 +30,8 @@ from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.index import GROUP, TASK
 from mill.bridges.lm_eval.task import hub_metrics
-from mill.runs.outcome import Outcome
 from mill.runs.plan import RunConfig, plan
+from mill.runs.run_scores import Outcome
 from mill.runs.sampling import SampleChoice
 from mill.tasks.load import select
 from mill.tasks.sources import source

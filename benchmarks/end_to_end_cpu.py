@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from peer import plan_peer
 from whole_command import environment, last_session, machine, read_tasks, run_command, run_mill, warm_up
 
-from mill.api.timing import DECODING, FORWARD, HASHING, LOADING, START
+from mill.support.clocks import DECODING, FORWARD, HASHING, LOADING, START
 from mill.tasks.load import load_builtin
 
 

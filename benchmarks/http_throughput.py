@@ -15,7 +15,7 @@ import time
 
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
-from mill.models.openai_compat import OpenAICompatModel
+from mill.models.openai_compat.model import OpenAICompatModel
 
 PORT = 18399
 

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from vlm import LLAVA_TEMPLATE, make_tokenizer
 
 from mill.api.message import IMAGE, Media, Message
+from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf.model import TransformersModel
 
@@ -174,9 +175,11 @@ def measure(folder: Path, images: int, each: int, device: str) -> dict[str, Any]
     for name, exact in (("mill, exact=true", True), ("mill", False)):
         model = TransformersModel(path=str(folder), dtype="float32", device_map=device, exact=exact)
         model.loglikelihood(scored[:4])  # loads, probes and warms up
-        seconds[name], answers = timed(lambda model=model: model.loglikelihood(scored))
-        scores[name] = [answer.score for answer in answers]
-        computed = model.token_count.computed if model.token_count else 0
+        context = StreamContext()
+        streamed = lambda model=model, context=context: dict(run_requests(model, LOGLIKELIHOOD, scored, context))  # noqa: E731
+        seconds[name], answers = timed(streamed)
+        scores[name] = [answers[request].score for request in scored]
+        computed = context.tokens.computed
         generating[name], answers = timed(lambda model=model: model.generate_until(open_ended))
         texts[name] = [answer.text for answer in answers]
     tokens = max(answer.output_tokens or 1 for answer in TransformersModel.loglikelihood(model, scored[:4]))

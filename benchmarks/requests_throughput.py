@@ -23,8 +23,7 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
-from mill.execute.backend import LocalBackend
-from mill.execute.executor import Executor
+from mill.execute.executor import Executor, LocalBackend
 from mill.models.spec.parse import Spec
 from mill.runs.plan import RunConfig, plan_run
 from mill.runs.record import Record

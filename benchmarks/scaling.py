@@ -24,7 +24,7 @@ from typing import Any
 
 from whole_command import environment, last_session, machine, read_tasks, run_command, run_mill, warm_up
 
-from mill.api.timing import FORWARD
+from mill.support.clocks import FORWARD
 from mill.tasks.data import find_local, load_split
 from mill.tasks.load import load_builtin, select
 from mill.tasks.prompted import PromptedTask

@@ -19,8 +19,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mill.models import memory
-from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.proof import sharing_obstacle
+from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer
 from mill.models.tokens.rows import Row, Span
 
 VOCABULARY = 128256

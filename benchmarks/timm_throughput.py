@@ -22,8 +22,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.models.timm import TimmModel
 from mill.tasks.images import WNIDS

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mill.api.model import StreamContext
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.execute.choose import ExecutorChoice, make_backend
 from mill.models.spec.open import open_model, resolve_spec
@@ -95,10 +96,10 @@ def speed() -> None:
 
 
 def streamed(engine: Any) -> float:
-    engine.load()
-    list(engine.stream(LOGLIKELIHOOD, questions(16, "warm", 0)))
+    engine.load([])
+    list(engine.stream(LOGLIKELIHOOD, questions(16, "warm", 0), StreamContext()))
     started = time.perf_counter()
-    list(engine.stream(LOGLIKELIHOOD, questions(STREAMED, "streamed", 0)))
+    list(engine.stream(LOGLIKELIHOOD, questions(STREAMED, "streamed", 0), StreamContext()))
     seconds = time.perf_counter() - started
     engine.close()
     return STREAMED / seconds
@@ -106,10 +107,10 @@ def streamed(engine: Any) -> float:
 
 def timed(engine: Any, workers: int) -> float:
     """Seconds for all requests, after every worker has answered some."""
-    engine.load()
-    list(engine.stream(LOGLIKELIHOOD, questions(8 * workers, "warm")))
+    engine.load([])
+    list(engine.stream(LOGLIKELIHOOD, questions(8 * workers, "warm"), StreamContext()))
     started = time.perf_counter()
-    assert len(list(engine.stream(LOGLIKELIHOOD, questions(REQUESTS, "sent")))) == REQUESTS
+    assert len(list(engine.stream(LOGLIKELIHOOD, questions(REQUESTS, "sent"), StreamContext()))) == REQUESTS
     return time.perf_counter() - started
 
 

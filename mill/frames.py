@@ -14,7 +14,6 @@ from mill.api.errors import SpecError, import_pandas
 from mill.api.identity import held_by_user, unidentified_parts
 from mill.api.model import MillModel
 from mill.api.task import Task
-from mill.api.warnings import warn
 from mill.checks.compare import compare as make_check
 from mill.checks.decide import decision_checks
 from mill.checks.kinds import TOP_LOGPROBS
@@ -30,10 +29,11 @@ from mill.options.text import split_names
 from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.folder import check_writable
-from mill.runs.outcome import Outcome
 from mill.runs.plan import plan, plan_run
+from mill.runs.run_scores import Outcome
 from mill.runs.sample_row import columns_of, run_columns
 from mill.runs.samples import row_of
+from mill.support.terminal import warn
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 
@@ -121,7 +121,7 @@ def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[st
     warnings = score_warnings(outcome)
     for line in warnings:
         warn(line)
-    scores = score_rows(outcome.model, outcome.folder, outcome.tasks, outcome.benchmarks)
+    scores = score_rows(outcome.model, outcome.folder, outcome.results)
     columns = run_columns(outcome.model, outcome.folder)
     samples = [columns_of(row_of(columns, task, one)) for task, scored in outcome.scored.items() for one in scored]
     frames = data_frame("mill.evaluate", scores, COLUMNS), data_frame("mill.evaluate", samples)

@@ -1,4 +1,5 @@
-"""Write docs/cli.md from the commands' own --help. A test holds the file against them.
+"""Write docs/cli.md from the commands' own --help, and the arguments of backends in docs/models.md from their descriptions.
+Tests hold both files against them.
 
 python scripts/write_cli_docs.py
 """
@@ -10,9 +11,14 @@ from typing import Any
 
 import click
 
+from mill.api.backend import Backend
 from mill.cli.main import COMMANDS, cli
+from mill.models.spec.backends import builtin_backends
+from mill.models.spec.open import described_arguments
 
-FILE = Path(__file__).parent.parent / "docs" / "cli.md"
+DOCS = Path(__file__).parent.parent / "docs"
+FILE, MODELS = DOCS / "cli.md", DOCS / "models.md"
+BEGIN, END = "<!-- arguments -->\n", "<!-- end of arguments -->\n"
 WIDTH = 100
 
 
@@ -29,6 +35,22 @@ def render() -> str:
     return "\n".join(parts)
 
 
+def render_models() -> str:
+    """docs/models.md with the arguments of every backend."""
+    before, _, rest = MODELS.read_text(encoding="utf-8").partition(BEGIN)
+    backends = {backend.name: backend for backend in builtin_backends().values()}
+    return before + BEGIN + "".join(_arguments(*item) for item in backends.items()) + END + rest.partition(END)[2]
+
+
+def _arguments(name: str, backend: Backend) -> str:
+    rows = [
+        f"| `{key}` | {f'`{default}`' if default else ''} | {about} |\n" for key, default, about in described_arguments(name)
+    ]
+    also = f", also named {' and '.join(f'`{alias}`' for alias in backend.aliases)}" if backend.aliases else ""
+    head = "| argument | default | meaning |\n| --- | --- | --- |\n"
+    return f"\n### `{name}`\n\n{backend.about[0].upper()}{backend.about[1:]}{also}.\n\n{head}{''.join(rows)}"
+
+
 def _block(title: str, text: str) -> str:
     lines = "\n".join(line.rstrip() for line in text.splitlines())
     return f"## {title}\n\n```\n{lines}\n```\n"
@@ -36,3 +58,4 @@ def _block(title: str, text: str) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(render(), encoding="utf-8")
+    MODELS.write_text(render_models(), encoding="utf-8")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import mill.metrics
-import mill.models  # noqa: F401  both register their names on import, which the clean-up below must not remove
+import mill.metrics  # noqa: F401  registers its names on import, which the clean-up below must not remove
 from mill.api import registry
+from mill.support.terminal import own_warnings
 from mill.tasks.load import load_builtin
 from tests import forking
 from tests.ray_cluster import Cluster, shared_cluster
@@ -53,7 +53,6 @@ MARKER_OF_PATH = {
     "engines": "engine",
     "execute/test_conformance.py": "weights",
     "execute/test_ray.py": "cluster",
-    "execute/test_ray_faults.py": "cluster",
     "models/hf": "weights",
     "models/prefix/test_sharing.py": "weights",
     "models/test_clip.py": "weights",
@@ -158,8 +157,9 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     load_builtin()
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power, and each call takes 20 ms
     monkeypatch.delenv("MILL_DATA", raising=False)
-    saved = [(table, dict(table._entries)) for table in (registry.models, registry.tasks, registry.metrics)]
-    yield
+    saved = [(table, table.entries()) for table in (registry.models, registry.tasks, registry.metrics)]
+    with own_warnings():
+        yield
     for table, entries in saved:
         table._entries.clear()
         table._entries.update(entries)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import resource
-import time
 from pathlib import Path
 from typing import Any
 
-from mill.api.ranks import rank
 from mill.api.registry import register_model, register_task
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
+from mill.support.processes import rank
 from tests.toy import ToyChoice, ToyGeneration, ToyModel
 from tests.waiting import hold
 
@@ -74,19 +72,19 @@ class SteppingModel(ToyModel):
 
 @register_model("deadly")
 class DeadlyModel(ToyModel):
-    """A request that contains `poison` ends the process, the first `deaths` times; each death is a line in `tombs`."""
+    """A request that contains `poison` ends the process, the first two times; each of these requests is a line in `tombs`.
+    One that contains `mortal` always does."""
 
-    def __init__(self, path: str, poison: str, tombs: str, deaths: int, batch_size: int = 4) -> None:
+    def __init__(self, path: str, poison: str, mortal: str, tombs: str, batch_size: int = 4) -> None:
         super().__init__(path, batch_size)
-        self.poison, self.tombs, self.deaths = poison, tombs, deaths
+        self.poison, self.mortal, self.tombs = poison, mortal, tombs
 
     def _note(self, request: Request) -> int:
-        if self.poison in request.text and add_line(self.tombs, request.text) <= self.deaths:
+        if self.mortal in request.text or (self.poison in request.text and add_line(self.tombs, request.text) <= 2):
             os._exit(1)
         return super()._note(request)
 
 
-@register_model("quitting")
 class QuittingModel(ToyModel):
     """A backend that calls exit()."""
 
@@ -94,37 +92,6 @@ class QuittingModel(ToyModel):
         if "17" in request.text:
             raise SystemExit(3)
         return super()._note(request)
-
-
-@register_model("hungry")
-class HungryModel(ToyModel):
-    """Needs 200 MB for each request of a batch; the first process that loads may take 500 MB, so that only small batches
-    fit."""
-
-    def __init__(self, path: str, table: str, batch_size: int = 4) -> None:
-        super().__init__(path, batch_size)
-        self.table = table
-
-    def load(self) -> None:
-        if add_line(self.table, str(os.getpid())) == 1:
-            pages = int(Path("/proc/self/statm").read_text().split()[0])
-            most = pages * os.sysconf("SC_PAGE_SIZE") + 500_000_000
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        plate = bytearray(200_000_000 * len(batch))
-        add_line(self.table, f"{os.getpid()} ate {len(plate)}")
-        return super()._generate_batch(batch, gen_kwargs)
-
-
-@register_model("latecoming")
-class LatecomingModel(HungryModel):
-    """The first process that loads finds no weights; the others load slowly."""
-
-    def load(self) -> None:
-        if add_line(self.table, str(os.getpid())) == 1:
-            raise ValueError("no weights")
-        time.sleep(3)
 
 
 @register_model("stumbling")

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forking
 from tests.launching import environment, lines
 from tests.shared import join, shared_folder
 from tests.waiting import until
@@ -48,21 +48,13 @@ class Cluster:
         run_ray("start", "--address", self.address, "--num-cpus", "1", **self.token)
         return [pid for pid in self.processes() if pid not in before]
 
-    def kill(self) -> None:
-        def killed() -> bool:
-            alive = self.processes()
-            kill(alive)
-            return not alive
 
-        until(killed, "end of Ray's processes")
-
-
-RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 HEAD = ["start", "--head", "--port", "0", "--include-dashboard", "false", "--disable-usage-stats", "--num-cpus"]
 
 
 def run_ray(*arguments: str, **variables: str) -> str:
-    done = subprocess.run([*RAY, *arguments], env=environment(**variables), capture_output=True, text=True, timeout=120)
+    done = forking.run([*RAY, *arguments], "ray", env=environment(**variables), timeout=120)
     return done.stdout + done.stderr
 
 
@@ -70,16 +62,6 @@ def address_in(output: str) -> str:
     """The address that `ray start` prints, or nothing."""
     match = re.search(r"--address='([^']+)'", output)
     return match[1] if match else ""
-
-
-def start_cluster(token: dict[str, str], cores: int = 2) -> Cluster:
-    """A cluster for a test that kills it."""
-    output = run_ray(*HEAD, str(cores), **token)
-    address = address_in(output)
-    assert address, output
-    cluster = Cluster(address, token)
-    assert cluster.session, "found while its processes are there"
-    return cluster
 
 
 @contextlib.contextmanager

@@ -261,7 +261,7 @@ def chunked(
 
 def post_all(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]:
     """Post `count` times; returns the results in order."""
-    from mill.models.http import Client
+    from mill.models.http.client import Client
 
     caller = Client(server.url, **{"timeout": 5.0, **arguments})
 
@@ -274,7 +274,7 @@ def post_all(server: FaultServer, count: int = 1, **arguments: Any) -> list[Any]
 
 def results(caller: Any, items: Iterable[Any], work: Callable[[Any], Awaitable[Any]]) -> dict[Any, Any]:
     """The result of each item's work, or its Failure."""
-    from mill.models.http import Failure
+    from mill.models.http.failures import Failure
 
     async def caught(item: Any) -> Any:
         try:

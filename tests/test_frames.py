@@ -19,7 +19,6 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
-from mill.api.tools import ToolCall
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
 from tests.fixed_answers import FixedModel, FixedTask, FixedText
@@ -30,14 +29,6 @@ SHORT: dict[str, Any] = {"limit": 3, "gen_kwargs": {"max_gen_toks": 6}}
 
 def spec(model: Path, dtype: str = "float32") -> str:
     return f"hf[path={model},dtype={dtype}]"
-
-
-def test_evaluate_gives_scores_and_samples(tiny_model: Path, tmp_path: Path) -> None:
-    found = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **SHORT)
-    assert list(found.scores["metric"]) == ["acc", "answered"] and set(found.scores["n"]) == {3}
-    assert len(found.samples) == 3 and found.samples["error"].isna().all()
-    written = json.loads((found.outcome.folder.path / "results.json").read_text())["tasks"]["numerics"]["metrics"]
-    assert list(found.scores["value"]) == [written["acc"]["value"], written["answered"]["value"]]
 
 
 class Colours(MillModel):
@@ -95,17 +86,6 @@ def test_samples_that_a_budget_left_out_have_no_error(tmp_path: Path, monkeypatc
     assert written.count('"status": "pending"') == 252
 
 
-def test_answers_that_are_no_unicode_are_in_the_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pandas 3 stores texts as UTF-8, which has no lone surrogates."""
-    answers = ["right", "\ud800 wrong", "wrong"]
-    found = mill.evaluate(FixedModel("m", {f"quiz {i}": text for i, text in enumerate(answers)}), FixedTask("quiz", 3),
-                          output_dir=tmp_path)  # fmt: skip
-    assert list(found.samples["response"]) == answers and found.samples["exact_match"].sum() == 1.0
-    monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
-    frame = mill.load(tmp_path).samples("m")
-    assert list(frame["response"]) == answers and str(frame["exact_match"].dtype) == "float64"
-
-
 def test_tasks_of_one_name_are_refused_and_one_task_given_twice_runs_once(tmp_path: Path) -> None:
     model, task = FixedModel("m", {"quiz 0": "right", "quiz 1": "right"}), FixedTask("quiz", 2)
     with pytest.raises(SpecError, match="2 tasks are called 'quiz', and results are stored by name: rename all but one"):
@@ -136,72 +116,6 @@ def test_the_perplexity_ratio_names_its_unit(tmp_path: Path, tokens: int, metric
     assert f"perplexity ratio per {unit} {values[metric]:.4f}" in found.check.variants[0].verdict
 
 
-class Caller(FixedModel):
-    """Calls a tool, without a text. The number of the question and the order of the arguments are the model's own."""
-
-    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        return [Response(text="", tool_calls=(ToolCall("find", self.answers[one.text], id=self.name),)) for one in batch]
-
-
-def test_calls_of_tools_are_compared(tmp_path: Path) -> None:
-    """The first calls are the same but for their ids and the order of their arguments; the others differ."""
-    first = {f"quiz {n}": {"city": "Paris", "number": n} for n in range(4)}
-    second = {"quiz 0": {"number": 0, "city": "Paris"}, **{f"quiz {n}": {"city": "Rome", "number": n} for n in range(1, 4)}}
-    found = mill.compare(Caller("a", first), Caller("b", second), tasks=FixedTask("quiz", 4), output_dir=tmp_path)
-    values = found.metrics.set_index("metric")["value"]
-    assert (values["match_rate"], values["empty_rate"]) == (1 / 4, 0.0)
-    assert found.samples["texts"][1] == ['find({"city": "Paris", "number": 1})', 'find({"city": "Rome", "number": 1})']
-    assert not any("empty" in warning for warning in found.check.variants[0].warnings)
-
-
-def test_warnings_about_a_data_file_are_logged_and_part_of_the_result(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "qa.csv").write_text(QUESTIONS)
-    with caplog.at_level("WARNING", logger="mill"):
-        found = mill.evaluate(Colours(), tmp_path / "qa.csv", output_dir=tmp_path / "out")
-    logged = [record.getMessage() for record in caplog.records if record.name == "mill"]
-    name = str(tmp_path / "qa.csv")
-    assert logged[0].startswith(f"{name}: read as questions with answers") and logged[0] == found.warnings[0]
-    assert f"{name}: 1 of 3 samples failed and have no score:" in logged
-    assert len(logged) == len(set(logged)) == len(found.warnings)
-
-
-def test_results_are_printed_in_a_few_lines(tiny_model: Path, tmp_path: Path) -> None:
-    result = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **SHORT)
-    assert len(repr(result).splitlines()) == 4 and tiny_model.name in repr(result) and "acc" in repr(result)
-    check = mill.compare(spec(tiny_model), spec(tiny_model, "float16"), labels=["a", "b"], output_dir=tmp_path, **SHORT)
-    assert repr(check).startswith("Comparison with a: 3 samples\n") and len(repr(check).splitlines()) <= 15
-
-
-def test_data_files_may_be_paths_and_numbers_may_be_numpy(tiny_model: Path, tmp_path: Path) -> None:
-    np = pytest.importorskip("numpy")
-    (tmp_path / "qa.csv").write_text("question,answer\na,b\nc,d\ne,f\n")
-    settings: dict[str, Any] = {
-        "limit": np.int64(2),
-        "gen_kwargs": {"max_gen_toks": np.int32(6)},
-        "output_dir": tmp_path / "out",
-    }
-    for tasks in (tmp_path / "qa.csv", [tmp_path / "qa.csv"]):
-        assert len(mill.evaluate(spec(tiny_model), tasks, **settings).samples) == 2
-
-
-def test_a_base_url_for_a_config_is_refused_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text('model = {"type": "hf", "path": "org/name"}\n')
-    with pytest.raises(SpecError, match=r"^base_url is an argument of a config: write .*model.py\[base_url=...\]$"):
-        mill.evaluate(str(tmp_path / "model.py"), "numerics", base_url="http://127.0.0.1:1", output_dir=tmp_path)
-
-
-def test_the_functions_are_listed() -> None:
-    assert {"evaluate", "compare", "__version__"} <= set(dir(mill))
-
-
-def test_a_model_that_is_open_is_evaluated_as_its_spec_is(tiny_model: Path, tmp_path: Path) -> None:
-    by_spec = mill.evaluate(spec(tiny_model), ["numerics"], output_dir=tmp_path / "a", **SHORT)
-    by_model = mill.evaluate(open_model(spec(tiny_model)), ["numerics"], output_dir=tmp_path / "b", **SHORT)
-    assert by_model.samples["response"].tolist() == by_spec.samples["response"].tolist()
-
-
 def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Path) -> None:
     others: list[Any] = [spec(tiny_model, "float16"), open_model(spec(tiny_model, "bfloat16"))]
     found = mill.compare(spec(tiny_model), others, labels=["f32", "f16", "bf16"], output_dir=tmp_path, **SHORT)
@@ -209,16 +123,6 @@ def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Pa
     assert 0 < kl["f16"] < kl["bf16"]
     assert found.samples.groupby("label").size().to_dict() == {"bf16": 3, "f16": 3}
     assert "<title>mill sweep</title>" in found.save_html(tmp_path / "report.html").read_text()
-
-
-def test_compare_refuses_labels_that_clash(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="label 'a'"):
-        mill.compare(spec(tiny_model), spec(tiny_model, "float16"), labels=["a", "a"], output_dir=tmp_path, **SHORT)
-
-
-def test_an_unknown_name_is_no_part_of_mill() -> None:
-    with pytest.raises(AttributeError, match="grind"):
-        _ = mill.grind  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

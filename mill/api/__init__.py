@@ -1,1 +1,1 @@
-"""The public contract: requests, models, tasks and the registry. Imports nothing else of mill; everything may import it."""
+"""The public contract: requests, models, tasks and the registry. Imports `mill.support` only."""

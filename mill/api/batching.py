@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +14,8 @@ from typing import Any
 from mill.api.errors import MillError, ModelBroken, ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import ROUNDING, Response
-from mill.api.secrets import scrub
 from mill.api.tools import ToolCall
+from mill.support.terminal import describe
 
 WINDOW = 65536  # requests of a run that are given to a backend at once
 GROW_AFTER = 4
@@ -50,7 +52,6 @@ def run_batches(
     hook: Hook,
     *,
     limits: BatchLimits,
-    free_memory: Callable[[], None] = lambda: None,
     healthy: bool = False,
 ) -> Iterator[Completed]:
     """Every request with its response. Out of memory halves the batch; the size grows again while batches fit.
@@ -151,6 +152,11 @@ def as_response(answer: Any, kind: str) -> Response:
     return _with_valid_counts(response)
 
 
+def checked(kind: str, hook: Hook) -> Hook:
+    """A hook whose responses without what their kind needs, or with NaN, become errors of their requests."""
+    return lambda batch: [[as_response(response, kind) for response in responses] for responses in hook(batch)]
+
+
 def _with_valid_counts(response: Response) -> Response:
     """Without token counts that are none: they would be summed, and no reader of the record would accept them."""
     invalid: dict[str, Any] = {
@@ -176,21 +182,26 @@ ANSWER_FIELD = {
 }
 
 
+def free_memory() -> None:
+    """Free what nothing refers to any more, also on the device."""
+    gc.collect()
+    empty_caches()
+
+
+def empty_caches() -> None:
+    """Return cached blocks to the device; does nothing if torch was never imported."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch is not None and torch.backends.mps.is_available():
+        torch.mps.empty_cache()
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """By type name and message, so that no framework has to be imported."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _OOM_WORDS)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one short line, also one whose own __str__ fails."""
-    try:
-        lines = [line.strip() for line in scrub(str(error)).strip().split("\n") if line.strip()]
-        first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])[:300]
-    except Exception:
-        first = ""
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _single_failure(error: BaseException, unit: Unit) -> str:

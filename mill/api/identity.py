@@ -17,16 +17,15 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from mill.api.files import source_digest
-from mill.api.secrets import is_secret
+from mill.api.registry import source_digest
+from mill.support.secrets import is_secret
 
 if TYPE_CHECKING:
     from mill.api.model import MillModel
 
 _OWN = "mill"  # the package: its version is recorded by itself
 _NOT_STATE = {
-    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens", "outage_patience_s",
-    "token_count", "canary", "meter",
+    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens",
 }  # fmt: skip
 _STARTED = time.time()
 _WEIGHTS = "weights in "

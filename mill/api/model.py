@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import gc
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, describe, run_batches
+from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, free_memory, run_batches
 from mill.api.budget import CallMeter, Price
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelError
-from mill.api.files import source_digest
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
-from mill.api.progress import Progress, TokenCount
 from mill.api.reasoning import tags_of
+from mill.api.registry import source_digest
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.secrets import is_secret, redact_addresses
-from mill.api.timing import ComputeDevice
+from mill.support.secrets import is_secret, redact_addresses
+from mill.support.terminal import Progress, TokenCount, describe
 
 TEXT_KINDS = frozenset({GENERATE, MULTI_ROUND})
 DEFAULT_BATCH_SIZE = 8  # of a backend that sets none; halved where memory runs out
@@ -34,6 +31,15 @@ class InputTokens:
 
     count: int
     truncated: int = 0
+
+
+@dataclass(frozen=True)
+class ComputeDevice:
+    """The device of a model, and the operations that one token takes in its layers, the vocabulary left out."""
+
+    name: str
+    dtype: str
+    operations_per_token: float
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,45 @@ class ModelCapabilities:
         return kind in kinds
 
 
+@dataclass
+class StreamContext:
+    """What the caller of a stream gives it, and what the stream tells while it runs."""
+
+    meter: CallMeter | None = None
+    """Where the run has a budget: a model with `meters_calls` asks it before each request."""
+    outage_patience_s: float = 300.0
+    """How long a server that went away is waited for; 0 where other workers can take over."""
+    canary: Request | None = None
+    """A request that the model has answered in this process. A server gets it again where many requests fail in a row."""
+    recorded: Request | None = None
+    """A request of which an answer is recorded. It is sent where every request fails: the model may be at fault, or they."""
+    tokens: TokenCount = field(default_factory=TokenCount)
+    """Of the stream in progress, where the backend counts them."""
+
+
+class Startup(Protocol):
+    """What a model can begin before its first request."""
+
+    @property
+    def loading(self) -> bool:
+        """Whether weights are being loaded in a thread now."""
+
+    def expect(self, requests: Sequence[Request]) -> None:
+        """The requests of the run, before `identity` is needed: work may begin where there probably is some."""
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """The requests that are computed next, before `load`: what needs no weights may begin in a thread."""
+
+
 class MillModel(ABC):
     """A model that answers requests.
 
-    Hooks take a batch and return one answer for each request in order: text, (log-probability, is_greedy), a
-    log-probability, or a full Response. They may raise; the base class isolates the request that fails.
+    A backend implements the hooks for what it can serve. They take a batch and return one answer for each request in order:
+    text, (log-probability, is_greedy), a log-probability, or a full Response. They may raise; the request that fails is
+    isolated. A model of images has `_zero_shot_batch` or `_classify_batch`, which return Responses with labels.
+
+    A backend that does more than batch its requests overrides `stream_responses`. What only some backends can do is a
+    protocol of this module, such as `RendersPrompts`.
     """
 
     capabilities: ModelCapabilities = ModelCapabilities()
@@ -79,19 +119,14 @@ class MillModel(ABC):
     """How many a replica of the model takes, where there are any."""
     is_server: bool = False
     """Whether requests go to a server, which has its own memory and batches, and may go away."""
-    outage_patience_s: float = 0.0
-    """How long a server that went away is waited for; 0 where other workers can take over."""
+    meters_calls: bool = False
+    """Whether the backend asks the meter before each request, and ends its stream where there is no room for one."""
     lock_step: bool = False
-    """Whether all ranks must compute every batch together, as sharded models do; they then get equally many requests."""
+    """Whether all ranks must compute every batch together, as sharded models do; they then get equally many requests, and
+    a stream ends when that of every rank does."""
     no_logprobs: str = ""
     """Why a server returns no log-probabilities of a prompt, where others of its kind do."""
-    token_count: TokenCount | None = None
-    """Planned and computed tokens of the stream in progress, where the backend knows them."""
-    canary: Request | None = None
-    """A request that the model answered. It is sent again to test whether the model, or only a request, fails."""
-
-    meter: CallMeter | None = None
-    """Says whether there is room for a request, where the run has a budget and `meters_calls` is true."""
+    startup: Startup | None = None
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
@@ -109,48 +144,23 @@ class MillModel(ABC):
     def model_name(self) -> str:
         """The model's name in tables and folders."""
 
-    @property
-    def meters_calls(self) -> bool:
-        """Whether the backend asks its meter before each request, and ends its stream where there is no room for one."""
-        return False
-
-    def price(self) -> Price | None:
-        """What tokens cost; None where that is not known, or nothing is charged."""
-        return None
-
     # Hooks of a backend.
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> Sequence[str | Response]:
-        raise self._cannot(GENERATE)
+        raise cannot_serve(self, GENERATE)
 
     def _loglikelihood_batch(self, batch: list[Request]) -> Sequence[tuple[float, bool] | Response]:
-        raise self._cannot(LOGLIKELIHOOD)
+        raise cannot_serve(self, LOGLIKELIHOOD)
 
     def _loglikelihood_rolling_single(self, request: Request) -> float | Response:
-        raise self._cannot(ROLLING)
+        raise cannot_serve(self, ROLLING)
 
-    def _zero_shot_batch(self, batch: list[Request]) -> Sequence[Response]:
-        raise self._cannot(ZERO_SHOT)
-
-    def _classify_batch(self, batch: list[Request]) -> Sequence[Response]:
-        raise self._cannot(CLASSIFY)
-
-    # What the executor needs of a model.
-
-    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:  # noqa: B027
-        """Called before weights load, with the requests that come first: what needs no weights may begin in a thread."""
-
-    def start_hashing(self) -> None:  # noqa: B027
-        """Begin to compute what `identity` needs, if that takes long: tasks are planned meanwhile."""
-
-    def start_loading(self, requests: Sequence[Request]) -> None:  # noqa: B027
-        """Called before `identity` if no other model computes before this one, with the requests of the run: what takes long
-        may begin as soon as it is likely that there is something to compute."""
-
-    @property
-    def loads_in_thread(self) -> bool:
-        """Whether it is being loaded in a thread now."""
-        return False
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
+        """Every request with its response, as soon as it is there and in any order. No two requests are equal."""
+        for options, group in _by_options(requests):
+            units = [Unit([request], len(request.text) + len(request.continuation)) for request in group]
+            hook, limits = _hook(self, kind, options), _limits(self, kind)
+            yield from run_batches(units, hook, limits=limits, healthy=context.canary is not None)
 
     def identity(self) -> dict[str, Any]:
         """Everything that would change the model's answers; equal identities share results.
@@ -174,222 +184,237 @@ class MillModel(ABC):
         """Check that the model can be used, before any work; wait so many seconds for a server to come up."""
         return None
 
-    def check(self, request: Request) -> None:
-        """Raise CannotServe for a request that can never be answered, such as one with more classes than the head has.
+    def check(self, request: Request) -> list[str]:
+        """Raise CannotServe for a request that can never be answered, such as one with more classes than the head has;
+        returns what a reader of the task's scores must know about how the model gets its prompts.
 
         Called with the first request of every task, before weights load.
         """
-        if refused := self._refused_media(request):
+        if refused := refused_media(self, request):
             raise CannotServe(refused)
-
-    def _refused_media(self, request: Request) -> str:
-        """Why a request's images, videos or audio cannot be answered; empty if they can."""
-        media = request.media
-        if not media:
-            return ""
-        takes = set(self.capabilities.modalities)
-        kinds = sorted({one.kind for one in media} - takes)
-        return f"the request has {' and '.join(kinds)}; {self.model_name} takes {', '.join(sorted(takes))}" if kinds else ""
-
-    def warnings(self) -> list[str]:
-        """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""
         return []
-
-    def prompt_warnings(self, requests: Iterable[Request]) -> list[str]:
-        """What a reader of a task's scores must know about how this model gets its prompts; known before weights load."""
-        return []
-
-    def planned_paths(self) -> dict[str, str]:
-        """Which execution paths this model will try, by stage, known before weights load; empty if there is only one."""
-        return {}
-
-    def execution_paths(self) -> dict[str, str]:
-        """Which execution paths computed requests since the model was opened, by stage, and why."""
-        return {}
 
     def load(self) -> None:
         """Load what takes long, such as weights; called before the first request, so that rates do not count it."""
         return None
 
-    def has_chat_template(self) -> bool:
-        """Whether dialogs can be rendered; may read files, but not weights."""
-        return self.capabilities.supports_chat_template
-
-    def rendered_prompt(self, request: Request) -> str:
-        """The prompt as the model gets it, for people who read samples: after the chat template where it is applied in
-        this process, else the messages as JSON."""
-        if isinstance(request.context, str):
-            return request.context
-        return json.dumps([message.to_json() for message in request.context], ensure_ascii=False)
-
-    def count_tokens(self, requests: Sequence[Request]) -> int | None:
-        """How many input tokens these requests have, without loading weights; None where that is not known."""
-        return None
-
-    def count_each(self, groups: Sequence[Sequence[Request]]) -> list[InputTokens | None]:
-        """The input tokens of each group; None where they are not known."""
-        counts = (self.count_tokens(group) for group in groups)
-        return [None if count is None else InputTokens(count) for count in counts]
-
-    def request_cost(self, request: Request) -> int:
-        """The length of a request, for ordering and batching; in characters where there is no tokenizer."""
-        return len(request.text) + len(request.continuation)
-
-    def set_concurrency(self, concurrency: int | None) -> bool:
-        """Have at most so many requests in flight from now on, None for the backend's default.
-
-        False where the backend has no such setting.
-        """
-        return False
-
-    def synchronize(self) -> None:
-        """Wait for the other ranks. Called after each group of requests where the model runs in lock-step."""
-        return None
-
-    def fixed_arguments(self) -> Mapping[str, Any]:
-        """Arguments that the model chose for this machine, and that its replicas on other machines must get too."""
-        return {}
-
-    def variables(self) -> Sequence[str]:
-        """Environment variables that a replica needs on another machine, besides those of data and hubs."""
-        return ()
-
-    def weight_bytes(self) -> int | None:
-        """The size of the weights on disk; None where it is not known."""
-        return None
-
-    def compute_device(self) -> ComputeDevice | None:
-        """What computed the answers in this process; None where that is not known."""
-        return None
+    def warnings(self) -> list[str]:
+        """What a reader of the scores must know about how they were computed, such as an option that the server ignored."""
+        return []
 
     def clean(self) -> None:
         """Free accelerator memory after inference, for example for a judge."""
-        gc.collect()
-
-    def _free_memory(self) -> None:
-        """Called between attempts when memory ran out."""
-        gc.collect()
-
-    # The one path of answers: a stream, which the executor records and the public methods put in order.
-
-    def stream_responses(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
-        """Every request with its response, as soon as it is there and in any order. No two requests may be equal.
-
-        A backend that overrides a public method, such as `generate_until`, is called through it.
-        """
-        if getattr(type(self), kind) is not getattr(MillModel, kind):
-            yield from zip(requests, self._overridden(kind, requests), strict=True)
-            return
-        yield from self._tracked(kind, requests)
-
-    def _overridden(self, kind: str, requests: Sequence[Request]) -> list[Response]:
-        """The responses of a public method that a subclass overrides, checked."""
-        name = f"{type(self).__name__}.{kind}"
-        try:
-            responses = getattr(self, kind)(requests)
-        except (MillError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise ModelError(f"{name} raised {describe(error)}") from error
-        if isinstance(responses, (str, bytes)) or not isinstance(responses, Sequence):
-            raise ModelError(f"{name} returned {type(responses).__name__}, not a list of responses")
-        if len(responses) != len(requests):
-            raise ModelError(f"{name} returned {len(responses)} of {len(requests)} responses")
-        return [as_response(response, kind) for response in responses]
-
-    def _tracked(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
-        self.token_count = None
-        refused = {id(request): error for request in requests if (error := self._refused_media(request))}
-        yield from ((request, Response(error=refused[id(request)])) for request in requests if id(request) in refused)
-        served = [request for request in requests if id(request) not in refused] if refused else requests
-        for request, response in self._stream(kind, served) if served else ():
-            if self.canary is None and not response.failed:
-                self.canary = request
-            yield request, response
-
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        """A backend that does more than batch its requests overrides this."""
-        for options, group in _by_options(requests):
-            units = [Unit([request], self.request_cost(request)) for request in group]
-            yield from self._stream_units(units, self._hook(kind, options), self._limits(kind))
-
-    def _stream_units(self, units: Sequence[Unit], hook: Hook, limits: BatchLimits) -> Iterator[Completed]:
-        healthy = self.canary is not None
-        return run_batches(units, hook, limits=limits, free_memory=self._free_memory, healthy=healthy)
+        free_memory()
 
     # The public methods, one a kind: responses in the order of the requests, with a progress bar.
 
     def generate_until(self, requests: Sequence[Request]) -> list[Response]:
-        return self._ordered(GENERATE, requests)
+        return _in_order(self, GENERATE, requests)
 
     def generate_until_multi_round(self, requests: Sequence[Request]) -> list[Response]:
         """One round of every open dialog; a request's messages hold the rounds before."""
-        return self._ordered(MULTI_ROUND, requests)
+        return _in_order(self, MULTI_ROUND, requests)
 
     def loglikelihood(self, requests: Sequence[Request]) -> list[Response]:
-        return self._ordered(LOGLIKELIHOOD, requests)
+        return _in_order(self, LOGLIKELIHOOD, requests)
 
     def loglikelihood_rolling(self, requests: Sequence[Request]) -> list[Response]:
-        return self._ordered(ROLLING, requests)
+        return _in_order(self, ROLLING, requests)
 
     def zero_shot_classify(self, requests: Sequence[Request]) -> list[Response]:
-        return self._ordered(ZERO_SHOT, requests)
+        return _in_order(self, ZERO_SHOT, requests)
 
     def classify(self, requests: Sequence[Request]) -> list[Response]:
-        return self._ordered(CLASSIFY, requests)
+        return _in_order(self, CLASSIFY, requests)
 
-    def _ordered(self, kind: str, requests: Sequence[Request]) -> list[Response]:
-        """Equal requests are computed once."""
-        distinct = list({request.key: request for request in requests}.values())
-        try:
-            responses = self._responses(kind, distinct)
-        except FastPathFailed:  # it is off from now on
-            responses = self._responses(kind, distinct)
-        return [responses[request.key] for request in requests]
 
-    def _responses(self, kind: str, requests: Sequence[Request]) -> dict[str, Response]:
-        responses: dict[str, Response] = {}
-        with (
-            Progress(kind, len(requests), tokens=lambda: self.token_count) as progress,
-            closing(self._tracked(kind, requests)) as stream,
-        ):
-            for request, response in stream:
-                responses[request.key] = response
-                progress.advance(failed=response.failed)
-        return responses
+# What only some backends can do.
 
-    def _limits(self, kind: str) -> BatchLimits:
-        if kind == ROLLING:
-            return BatchLimits(requests=1)
-        if self.batch_size is None and self.max_batch_tokens is None:
-            return BatchLimits(requests=DEFAULT_BATCH_SIZE)
-        return BatchLimits(self.batch_size, self.max_batch_tokens)
 
-    def _hook(self, kind: str, options: dict[str, Any]) -> Hook:
-        """A backend's hook for a kind, adapted to units and responses."""
-        hooks: dict[str, Callable[[list[Request]], Sequence[Any]]] = {
-            GENERATE: lambda batch: self._generate_batch(batch, dict(options)),
-            MULTI_ROUND: lambda batch: self._generate_batch(batch, dict(options)),
-            LOGLIKELIHOOD: self._loglikelihood_batch,
-            ROLLING: lambda batch: [self._loglikelihood_rolling_single(request) for request in batch],
-            ZERO_SHOT: self._zero_shot_batch,
-            CLASSIFY: self._classify_batch,
-        }
+@runtime_checkable
+class HasChatTemplate(Protocol):
+    """A model that finds out whether dialogs can be rendered."""
 
-        def call(batch: list[Unit]) -> list[list[Response]]:
-            answers = hooks[kind]([unit.requests[0] for unit in batch])
-            if isinstance(answers, (str, bytes)) or not isinstance(answers, Sequence):
-                raise ModelError(f"the backend's hook for {kind} returned {type(answers).__name__}, not a list of answers")
-            responses = [as_response(answer, kind) for answer in answers]
-            if kind in (GENERATE, MULTI_ROUND) and len(responses) == len(batch):  # else they are refused
-                pairs = zip(batch, responses, strict=True)
-                responses = [_split(unit.requests[0], response) for unit, response in pairs]
-            return [[response] for response in responses]
+    def has_chat_template(self) -> bool:
+        """May read files or ask the server, but loads no weights."""
 
-        return call
 
-    def _cannot(self, kind: str) -> CannotServe:
-        return CannotServe(f"{self.model_name} ({type(self).__name__}) does not answer {kind} requests")
+@runtime_checkable
+class RendersPrompts(Protocol):
+    """A model whose chat template is applied in this process."""
+
+    def rendered_prompt(self, request: Request) -> str:
+        """The prompt as the model gets it, for people who read samples."""
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A model whose tokenizer is in this process."""
+
+    def input_tokens(self, groups: Sequence[Sequence[Request]]) -> list[InputTokens | None]:
+        """The input tokens of each group, without loading weights; None where they are not known."""
+
+
+@runtime_checkable
+class HasPaths(Protocol):
+    """A model that computes requests in more than one way."""
+
+    def planned_paths(self) -> dict[str, str]:
+        """Which execution paths it will try, by stage, known before weights load."""
+
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths computed requests since the model was opened, by stage, and why."""
+
+    def compute_device(self) -> ComputeDevice | None:
+        """What computed the answers; None where that is not known."""
+
+
+@runtime_checkable
+class HasWeights(Protocol):
+    def weight_bytes(self) -> int | None:
+        """The size of the weights on disk; None where it is not known."""
+
+
+@runtime_checkable
+class Concurrent(Protocol):
+    def set_concurrency(self, concurrency: int | None) -> None:
+        """Have at most so many requests in flight from now on; None for the backend's default."""
+
+
+@runtime_checkable
+class Replicated(Protocol):
+    """A model whose copies on other machines need more than its spec."""
+
+    def replica_arguments(self) -> Mapping[str, Any]:
+        """What the model chose for this machine, and its replicas must get too."""
+
+    def replica_variables(self) -> Sequence[str]:
+        """Environment variables, besides those of data and hubs."""
+
+
+@runtime_checkable
+class Priced(Protocol):
+    def price(self) -> Price | None:
+        """What tokens cost; None where that is not known, or nothing is charged."""
+
+
+def has_chat_template(model: MillModel) -> bool:
+    return model.has_chat_template() if isinstance(model, HasChatTemplate) else model.capabilities.supports_chat_template
+
+
+def cannot_serve(model: MillModel, kind: str) -> CannotServe:
+    return CannotServe(f"{model.model_name} ({type(model).__name__}) does not answer {kind} requests")
+
+
+def refused_media(model: MillModel, request: Request) -> str:
+    """Why a request's images, videos or audio cannot be answered; empty if they can."""
+    media = request.media
+    if not media:
+        return ""
+    takes = set(model.capabilities.modalities)
+    kinds = sorted({one.kind for one in media} - takes)
+    return f"the request has {' and '.join(kinds)}; {model.model_name} takes {', '.join(sorted(takes))}" if kinds else ""
+
+
+# The one path of answers: a stream, which the executor records and the public methods put in order.
+
+
+def run_requests(
+    model: MillModel, kind: str, requests: Sequence[Request], context: StreamContext | None = None
+) -> Generator[Completed, None, None]:
+    """Every request with its response, as soon as it is there and in any order. No two requests may be equal.
+
+    A backend that overrides a public method, such as `generate_until`, is called through it.
+    """
+    if getattr(type(model), kind) is not getattr(MillModel, kind):
+        return (pair for pair in zip(requests, _overridden(model, kind, requests), strict=True))
+    return _stream(model, kind, requests, context or StreamContext())
+
+
+def _stream(
+    model: MillModel, kind: str, requests: Sequence[Request], context: StreamContext
+) -> Generator[Completed, None, None]:
+    refused = {id(request): error for request in requests if (error := refused_media(model, request))}
+    yield from ((request, Response(error=refused[id(request)])) for request in requests if id(request) in refused)
+    served = [request for request in requests if id(request) not in refused] if refused else requests
+    for request, response in model.stream_responses(kind, served, context) if served else ():
+        if context.canary is None and not response.failed:
+            context.canary = request
+        yield request, response
+
+
+def _overridden(model: MillModel, kind: str, requests: Sequence[Request]) -> list[Response]:
+    """The responses of a public method that a subclass overrides, checked."""
+    name = f"{type(model).__name__}.{kind}"
+    try:
+        responses = getattr(model, kind)(requests)
+    except (MillError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ModelError(f"{name} raised {describe(error)}") from error
+    if isinstance(responses, (str, bytes)) or not isinstance(responses, Sequence):
+        raise ModelError(f"{name} returned {type(responses).__name__}, not a list of responses")
+    if len(responses) != len(requests):
+        raise ModelError(f"{name} returned {len(responses)} of {len(requests)} responses")
+    return [as_response(response, kind) for response in responses]
+
+
+def _in_order(model: MillModel, kind: str, requests: Sequence[Request]) -> list[Response]:
+    """Equal requests are computed once."""
+    distinct = list({request.key: request for request in requests}.values())
+    try:
+        responses = _responses(model, kind, distinct)
+    except FastPathFailed:  # it is off from now on
+        responses = _responses(model, kind, distinct)
+    return [responses[request.key] for request in requests]
+
+
+def _responses(model: MillModel, kind: str, requests: Sequence[Request]) -> dict[str, Response]:
+    responses: dict[str, Response] = {}
+    context = StreamContext()
+    with (
+        Progress(kind, len(requests), tokens=lambda: context.tokens) as progress,
+        closing(_stream(model, kind, requests, context)) as stream,
+    ):
+        for request, response in stream:
+            responses[request.key] = response
+            progress.advance(failed=response.failed)
+    return responses
+
+
+def _limits(model: MillModel, kind: str) -> BatchLimits:
+    if kind == ROLLING:
+        return BatchLimits(requests=1)
+    if model.batch_size is None and model.max_batch_tokens is None:
+        return BatchLimits(requests=DEFAULT_BATCH_SIZE)
+    return BatchLimits(model.batch_size, model.max_batch_tokens)
+
+
+def _hook(model: MillModel, kind: str, options: dict[str, Any]) -> Hook:
+    """A backend's hook for a kind, adapted to units and responses."""
+    hooks: dict[str, Callable[[list[Request]], Sequence[Any]] | None] = {
+        GENERATE: lambda batch: model._generate_batch(batch, dict(options)),
+        MULTI_ROUND: lambda batch: model._generate_batch(batch, dict(options)),
+        LOGLIKELIHOOD: model._loglikelihood_batch,
+        ROLLING: lambda batch: [model._loglikelihood_rolling_single(request) for request in batch],
+        ZERO_SHOT: getattr(model, "_zero_shot_batch", None),
+        CLASSIFY: getattr(model, "_classify_batch", None),
+    }
+    hook = hooks[kind]
+    if hook is None:
+        raise cannot_serve(model, kind)
+
+    def call(batch: list[Unit]) -> list[list[Response]]:
+        answers = hook([unit.requests[0] for unit in batch])
+        if isinstance(answers, (str, bytes)) or not isinstance(answers, Sequence):
+            raise ModelError(f"the backend's hook for {kind} returned {type(answers).__name__}, not a list of answers")
+        responses = [as_response(answer, kind) for answer in answers]
+        if kind in TEXT_KINDS and len(responses) == len(batch):  # else they are refused
+            pairs = zip(batch, responses, strict=True)
+            responses = [_split(unit.requests[0], response) for unit, response in pairs]
+        return [[response] for response in responses]
+
+    return call
 
 
 def _split(request: Request, response: Response) -> Response:

@@ -1,24 +1,35 @@
-"""Names of models, tasks and metrics: built-in ones (imported when used), entry points, and those of a user's files."""
+"""Names of models, tasks and metrics: built-in ones (imported when used), entry points, and those of a user's Python files,
+which are imported here: config files, custom backends and custom tasks."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import ModuleType
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from mill.api.errors import MillError, UnknownName
+from mill.api.backend import Backend
+from mill.api.errors import MillError, SpecError, UnknownName
+from mill.support.files import check_path
+from mill.support.terminal import describe
 
 T = TypeVar("T")
 C = TypeVar("C")
 
 
 FILE_MODULE = "mill_file_"  # how the names of modules begin that are a user's files
+DESCRIPTION = "BACKEND"  # the attribute of a module, or of a class, that describes a backend
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,13 @@ def registering() -> Iterator[list[Registration]]:
 
 
 class Registry(Generic[T]):
-    """Name -> object. Entries given as "module:attribute" are imported on first use."""
+    """Name -> object. Entries given as "module:attribute", or as a description that names it, are imported on first use.
+    `builtin` names a function that returns mill's own."""
 
-    def __init__(self, what: str, entry_points: str) -> None:
+    def __init__(self, what: str, entry_points: str, builtin: str = "") -> None:
         self.what = what
-        self._group = entry_points
-        self._entries: dict[str, T | str] = {}
+        self._group, self._builtin = entry_points, builtin
+        self._entries: dict[str, T | str | Backend] = {}
         self._plugins_read = False
 
     def add(self, name: str, entry: T | str, *, override: bool = False) -> None:
@@ -98,11 +110,12 @@ class Registry(Generic[T]):
             made.append(Registration(self, name, entry, override, self._find(name)))
         (self._of_call if made is not None and not _is_imported(entry) else self._entries)[name] = entry
 
-    def entries(self) -> dict[str, T | str]:
+    def entries(self) -> dict[str, T | str | Backend]:
         """All entries by name; those of this call's files win."""
+        self._read_builtin()
         return {**self._entries, **self._of_call} if _call.get() is not None else dict(self._entries)
 
-    def put_back(self, name: str, entry: T | str | None) -> None:
+    def put_back(self, name: str, entry: T | str | Backend | None) -> None:
         """Undo an `add`."""
         for table in (self._of_call, self._entries):
             if name in table and table[name] is not entry:
@@ -111,12 +124,13 @@ class Registry(Generic[T]):
             self._of_call[name] = entry
 
     @property
-    def _of_call(self) -> dict[str, T | str]:
+    def _of_call(self) -> dict[str, T | str | Backend]:
         """What files register: for this call, or for the process where there is none."""
         call = _call.get()
         return self._entries if call is None else call.entries.setdefault(self.what, {})
 
-    def _find(self, name: Any) -> T | str | None:
+    def _find(self, name: Any) -> T | str | Backend | None:
+        self._read_builtin()
         return self._of_call.get(name, self._entries.get(name))
 
     def names(self) -> list[str]:
@@ -126,7 +140,7 @@ class Registry(Generic[T]):
     def target(self, name: str) -> str | None:
         """The "module:attribute" of a name that is not imported yet."""
         entry = self._find(name)
-        return entry if isinstance(entry, str) else None
+        return entry.target if isinstance(entry, Backend) else entry if isinstance(entry, str) else None
 
     def defined_in(self, module: str) -> list[str]:
         """The names whose object a given module defines."""
@@ -148,6 +162,9 @@ class Registry(Generic[T]):
         if name not in self:
             raise UnknownName(self.what, name, self.names(), hint)
         entry = self._find(name)
+        if isinstance(entry, Backend):
+            described: T = _import(entry.target)
+            return described
         if isinstance(entry, str):
             found = _import(entry)
             if isinstance(found, ModuleType):  # a module registers its names while it is imported
@@ -159,6 +176,11 @@ class Registry(Generic[T]):
         assert entry is not None
         return entry
 
+    def _read_builtin(self) -> None:
+        if self._builtin:
+            builtin, self._builtin = self._builtin, ""
+            self._entries = {**_import(builtin)(), **self._entries}
+
     def _read_plugins(self) -> None:
         if self._plugins_read:
             return
@@ -166,11 +188,24 @@ class Registry(Generic[T]):
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self._group):
-            self._entries.setdefault(point.name, f"{point.module}:{point.attr}" if point.attr else point.module)
+            target = f"{point.module}:{point.attr}" if point.attr else point.module
+            described = _description(target) if point.attr == DESCRIPTION else None
+            for name in described.names if described else (point.name,):
+                self._entries.setdefault(name, described or target)
+
+
+def _description(target: str) -> Backend | None:
+    """The description of a backend; one that cannot be imported is refused when the backend is used."""
+    try:
+        found = _import(target)
+    except MillError:
+        return None
+    return found if isinstance(found, Backend) else None
 
 
 def _is_builtin(entry: Any) -> bool:
     """Whether mill itself defines an entry: "mill.module:name", a class or function of mill, or a partial of one."""
+    entry = entry.target if isinstance(entry, Backend) else entry
     module = entry if isinstance(entry, str) else getattr(getattr(entry, "func", entry), "__module__", "")
     return str(module).startswith("mill.")
 
@@ -184,7 +219,7 @@ def _is_imported(entry: Any) -> bool:
 
 def _is_same(earlier: Any, entry: Any) -> bool:
     """Equal, or a lazy entry that was imported meanwhile."""
-    return bool(earlier == entry) or (isinstance(earlier, str) and _is_builtin(entry))
+    return bool(earlier == entry) or (isinstance(earlier, (str, Backend)) and _is_builtin(entry))
 
 
 def _import(target: str) -> Any:
@@ -198,7 +233,7 @@ def _import(target: str) -> Any:
         raise MillError(f"cannot import {target}: {error}") from error
 
 
-models: Registry[Any] = Registry("backend", "mill.models")
+models: Registry[Any] = Registry("backend", "mill.models", "mill.models.spec.backends:builtin_backends")
 tasks: Registry[Any] = Registry("task", "mill.tasks")
 metrics: Registry[Any] = Registry("metric", "mill.metrics")
 checks: Registry[Any] = Registry("check", "mill.checks")
@@ -213,9 +248,19 @@ def _decorator(registry: Registry[Any], names: tuple[str, ...], override: bool) 
     return register
 
 
-def register_model(*names: str, override: bool = False) -> Callable[[C], C]:
-    """Make a MillModel subclass usable by these names in `mill eval`; `override` replaces built-in backends."""
-    return _decorator(models, names, override)
+def register_model(*names: str | Backend, override: bool = False) -> Callable[[C], C]:
+    """Make a MillModel subclass usable in `mill eval` by these names, or by those of its description; `override` replaces
+    built-in backends."""
+    described = next((name for name in names if isinstance(name, Backend)), None)
+    spelled = [part for name in names for part in (name.names if isinstance(name, Backend) else (name,))]
+    register = _decorator(models, tuple(spelled), override)
+
+    def describe(entry: C) -> C:
+        if described is not None:
+            setattr(entry, DESCRIPTION, described)
+        return register(entry)
+
+    return describe
 
 
 def register_task(*names: str, override: bool = False) -> Callable[[C], C]:
@@ -234,3 +279,92 @@ def register_metric(*names: str, override: bool = False) -> Callable[[C], C]:
 def register_check(name: str, *, override: bool = False) -> Callable[[C], C]:
     """Make a `mill.checks.kinds.CheckKind` a command of mill."""
     return _decorator(checks, (name,), override)
+
+
+_imported: dict[str, str] = {}  # outside of calls: files with their modules
+_registered: dict[str, list[Registration]] = {}
+_digests: dict[str, str] = {}
+_lock = threading.RLock()  # a file may import others
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles the text that was read: stored byte code is found by size and second, so it may miss an edit."""
+
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._source, self.path)
+        return code
+
+
+def imported_files() -> tuple[str, ...]:
+    """Every file imported in this call or before any, in order; a worker process imports the same."""
+    call = names_of_call()
+    files = {**_imported, **(call.files if call is not None else {})}
+    return tuple(path for path, name in files.items() if name in sys.modules)
+
+
+def source_digest(module: str) -> str | None:
+    """The digest of a file's content when it was imported under this name; None for other modules."""
+    return _digests.get(module)
+
+
+def registrations_of(module: ModuleType) -> list[Registration]:
+    """What a user's file registers."""
+    return _registered[module.__name__]
+
+
+def forget_file(module: ModuleType) -> None:
+    """Undo what the file of a module registered; it is not imported any more."""
+    for made in reversed(_registered.pop(module.__name__)):
+        made.undo()
+    del sys.modules[module.__name__]
+
+
+def import_file(path: str | Path, what: str) -> ModuleType:
+    """Import a file under a module name derived from its path and content, once: an edited file is another module. What it
+    registers is registered again; an exception becomes one line that names the file."""
+    check_path(str(path))
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise SpecError(f"{what} {path} does not exist")
+    if path.suffix != ".py":
+        raise SpecError(f"{what} {path} is not a Python file")
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{what} {path} cannot be read: {error.strerror or error}") from error
+    digest, resolved = hashlib.blake2b(source, digest_size=16).hexdigest(), str(path.resolve())
+    name = f"{FILE_MODULE}{path.stem}_{hashlib.blake2b(f'{resolved} {digest}'.encode(), digest_size=8).hexdigest()}"
+    with _lock:  # another thread may be importing the same file
+        if name in sys.modules:
+            with registering():
+                for made in _registered.get(name, ()):
+                    made.apply()
+        else:
+            _digests[name] = digest
+            _execute(path, name, source, what)
+    call = names_of_call()
+    files = _imported if call is None else call.files
+    files.pop(resolved, None)
+    files[resolved] = name
+    return sys.modules[name]
+
+
+def _execute(path: Path, name: str, source: bytes, what: str) -> None:
+    loader = _SourceLoader(name, str(path), source)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None  # a loader was given
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with registering() as made:
+            loader.exec_module(module)
+    except BaseException as error:  # third-party code may raise anything
+        del sys.modules[name]
+        if isinstance(error, (MillError, KeyboardInterrupt)):
+            raise
+        raise SpecError(f"{what} {path} raised {describe(error)}") from error
+    _registered[name] = made

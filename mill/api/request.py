@@ -12,8 +12,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
-from mill.api.labels import NO_LABELS, Labels
-from mill.api.message import Context, Media, Message
+from mill.api.message import NO_LABELS, Context, Labels, Media, Message
 from mill.api.response import Response
 from mill.api.tools import Tool
 

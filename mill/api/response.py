@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from mill.api.tools import ToolCall, ToolResult
+from mill.support.files import encode_float
 
 ROUNDING = 1e-3
 """16-bit engines may give a certain token a probability slightly above 1; a larger log-probability is an error."""
@@ -134,10 +134,3 @@ class Response:
 
 
 _FIELDS = {f.name for f in fields(Response)}
-
-
-def encode_float(value: float) -> float | str:
-    """JSON has no NaN or infinity: those are written as strings that `float()` reads back."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
 
 from mill.api.errors import SpecError
 from mill.api.message import Context, Media, Message
@@ -61,24 +63,19 @@ class Sample:
 MOST = 10**6  # examples before a question, repeats of it, or characters of a tool's output
 MAX_ROUNDS = 1000
 MAX_PERMUTATIONS = 1000
-_RANGES = (
-    ("n_shots", 0, MOST),
-    ("seed", -LARGEST_SEED, LARGEST_SEED),
-    ("repeats", 1, MOST),
-    ("permutations", 1, MAX_PERMUTATIONS),
-    ("max_rounds", 1, MAX_ROUNDS),
-    ("max_tool_output", 1, MOST),
-)
+Many = Annotated[int, Meta(ge=0, le=MOST)]
+Some = Annotated[int, Meta(ge=1, le=MOST)]
 
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """How samples become requests, as far as the user may change it. None keeps the task's default."""
+    """How samples become requests, as far as the user may change it. None keeps the task's default. The types are checked
+    where settings come from outside: in options, and in a manifest."""
 
-    n_shots: int | None = None
-    seed: int | None = None
+    n_shots: Many | None = None
+    seed: Annotated[int, Meta(ge=-LARGEST_SEED, le=LARGEST_SEED)] | None = None
     """Of few-shot draws and of sampling; a task may have its own default, and 0 is that of mill."""
-    repeats: int = 1
+    repeats: Some = 1
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     system_prompt: str | None = None
     apply_chat_template: bool = False
@@ -90,10 +87,10 @@ class RenderSettings:
     """Whether the model thinks step by step before it names a choice, where it generates the letter."""
     shuffle_choices: bool = False
     """The choices in an order drawn for each sample, where the prompt lists them."""
-    permutations: int = 1
+    permutations: Annotated[int, Meta(ge=1, le=MAX_PERMUTATIONS)] = 1
     """In how many orders of its choices each question is sent."""
-    max_rounds: int | None = None
-    max_tool_output: int | None = None
+    max_rounds: Annotated[int, Meta(ge=1, le=MAX_ROUNDS)] | None = None
+    max_tool_output: Some | None = None
     reasoning_effort: str | None = None
     """How long a reasoning model thinks: none, low, medium or high."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -102,24 +99,9 @@ class RenderSettings:
     """What the model writes before and after its reasoning; empty where it is not to be split from the answer."""
 
     def __post_init__(self) -> None:
-        for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if value is None and name not in ("repeats", "permutations"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise SpecError(f"{name}={value!r}: a whole number is needed")
-            if not least <= value <= most:
-                raise SpecError(f"{name}={str(value)[:60]}: at least {least} and at most {most}")
-        for name in ("apply_chat_template", "same_shots", "cot", "shuffle_choices"):
-            if not isinstance(getattr(self, name), bool):
-                raise SpecError(f"{name}={getattr(self, name)!r}: true or false is needed")
-        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
-            raise SpecError(f"system_prompt={self.system_prompt!r}: a text is needed")
         check_options(self.gen_kwargs, "gen_kwargs")
         if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
             raise SpecError(f"reasoning_effort={self.reasoning_effort!r}: one of {', '.join(EFFORTS)} is needed")
-        if not isinstance(self.chat_template_kwargs, Mapping):
-            raise SpecError(f"chat_template_kwargs={self.chat_template_kwargs!r}: a mapping is needed")
         if self.reasoning_tags is not None:
             read_tags(self.reasoning_tags)
 

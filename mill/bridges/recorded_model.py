@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 from mill.api.errors import ModelError, RunError, SpecError, UnknownName
 from mill.api.model import MillModel
-from mill.api.ranks import world_size
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.runs.evaluate import Plan
 from mill.runs.plan import RunConfig, plan_record
+from mill.support.processes import world_size
+from mill.support.terminal import warn
 from mill.tasks.load import load_files
 
 _UNSET = (None, 1, "1")  # batch sizes that leave the choice to mill: 1 is the default of the other packages

@@ -11,12 +11,13 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
-from mill.api.task import Opaque, RenderSettings, Task, Value
-from mill.api.validate import convert
+from mill.api.task import Opaque, RenderSettings, Task
+from mill.metrics.differences import FAILED, Value
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.record import Record
-from mill.runs.sample_row import data_hash
+from mill.runs.sample_row import data_hash, mean_over_repeats
 from mill.runs.samples import RunSample, read_samples, score_sample
+from mill.support.validate import convert
 from mill.tasks.load import recorded_task
 from mill.tasks.suite import ANSWERED
 
@@ -25,13 +26,13 @@ TEXT, CHOICE, DOCUMENT = "text", "choice", "document"
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one sample. `text` is the generated text, after the calls of tools where there are some, or the choice
-    with the highest log-probability.
+    """The answer to one repeat of a sample. `text` is the generated text, after the calls of tools where there are some, or
+    the choice with the highest log-probability.
 
     `form` is the kind of answer: generated text, a choice (or label), or a document that was only scored. `value` is the
-    sample's value of `metric`, the task's first one that is a number. `scores` are the log-probabilities of a sample's
-    choices or of its document. `units` is the number of words of the document, `scored_tokens` that of its tokens, 0 where
-    that is not known.
+    sample's value of `metric`, the task's first one that is a number: the mean over all repeats, the same for each of them.
+    `scores` are the log-probabilities of a sample's choices or of its document. `units` is the number of words of the
+    document, `scored_tokens` that of its tokens, 0 where that is not known.
     """
 
     task: str
@@ -49,7 +50,9 @@ class Answer:
     comparable: bool = False
     """Whether the task extracts an answer from this sample, so that it may flip."""
     metric: str = ""
-    value: float | None = None
+    value: Value = None
+    mean_of_right: bool = False
+    """Whether each repeat is right or wrong, so that the mean of several is an accuracy."""
     finish_reason: str | None = None
     tokens: tuple[Token, ...] | None = None
     scores: tuple[float, ...] = ()
@@ -69,6 +72,16 @@ class Answer:
     """Whether the prompt was truncated to fit the context."""
 
     @property
+    def graded(self) -> bool:
+        """Whether the sample is neither right nor wrong, but scored on a scale."""
+        return isinstance(self.value, float) and self.value not in (0.0, 1.0) and not self.mean_of_right
+
+    @property
+    def counts(self) -> Value:
+        """What the sample counts with in a comparison of scores."""
+        return FAILED if self.error is not None else self.value
+
+    @property
     def empty(self) -> bool:
         """Whether the model generated neither text nor a call, as an instruct model may without its chat template."""
         return self.form == TEXT and self.error is None and not self.text.strip()
@@ -84,22 +97,21 @@ class Answer:
 
 
 def answers_of(task: Task, scored: Sequence[RunSample]) -> list[Answer]:
-    """Only the first repeat of a sample: checks repeat whole runs instead."""
-    return [_answer(task, sample) for sample in scored]
+    """All repeats of all samples that the run has reached."""
+    return [_answer(task, one, repeat) for one in scored if not one.pending for repeat in range(len(one.keys))]
 
 
-def _answer(task: Task, scored: RunSample) -> Answer:
-    responses = scored.responses[0] if scored.responses else []
+def _answer(task: Task, scored: RunSample, repeat: int) -> Answer:
+    responses = scored.responses[repeat] if scored.responses else []
     error = next((response.error for response in responses if response.failed), None)
-    if error is None and len(responses) < len(scored.keys[0]):
+    if error is None and len(responses) < len(scored.keys[repeat]):
         error = "no response"
     if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
         error = scored.error
     form = _form(task)
     extracted = None if error is not None else task.extracted(scored.sample, responses)
-    names = scored.values if task.open_metrics else [name for name in task.metrics if name in scored.values]
-    values = {name: scored.values[name][0] for name in names}
-    metric, value = _compared_value(values)
+    metric = _compared_metric(task, scored)
+    value: Value = mean_over_repeats(scored.values[metric]) if metric else None
     return Answer(
         task=task.name,
         id=scored.sample.id,
@@ -113,11 +125,12 @@ def _answer(task: Task, scored: RunSample) -> Answer:
         extracted=extracted,
         comparable=task.extracts(scored.sample),
         metric=metric,
-        value=value if error is None else None,
+        value=FAILED if scored.error is not None else value,
+        mean_of_right=bool(metric) and {*scored.values[metric]} <= {0.0, 1.0},
         finish_reason=responses[-1].finish_reason if responses else None,
         tokens=_answer_tokens(responses[-1]) if form == TEXT and responses and not _calls(responses[:-1]) else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
-        units=next((float(value[1]) for value in values.values() if isinstance(value, (tuple, list))), 0.0),
+        units=_units(scored),
         scored_tokens=sum(response.prompt_tokens or 0 for response in responses) if form == DOCUMENT else 0,
         choices=tuple(scored.choices) if form == CHOICE else (),
         error=error,
@@ -137,11 +150,17 @@ def _form(task: Task) -> str:
     return DOCUMENT if task.kind == ROLLING else CHOICE
 
 
-def _compared_value(values: Mapping[str, Value]) -> tuple[str, float | None]:
+def _compared_metric(task: Task, scored: RunSample) -> str:
     """The task's first metric whose value is a number, except that of suites without gold answers, which only counts
     responses. A value that only the task can aggregate compares nothing."""
-    name, value = next(((name, one) for name, one in values.items() if not isinstance(one, Opaque)), ("", None))
-    return (name, float(value)) if name != ANSWERED and isinstance(value, (int, float)) else ("", None)
+    names = scored.values if task.open_metrics else [name for name in task.metrics if name in scored.values]
+    name = next((name for name in names if not isinstance(scored.values[name][0], Opaque)), "")
+    return name if name and name != ANSWERED and isinstance(scored.values[name][0], (int, float)) else ""
+
+
+def _units(scored: RunSample) -> float:
+    pairs = (values[0] for values in scored.values.values() if isinstance(values[0], (tuple, list)))
+    return next((float(pair[1]) for pair in pairs), 0.0)
 
 
 def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from mill.api.errors import RunError, SpecError, UnknownName
+from mill.api.model import HasWeights
 from mill.api.response import Token
 from mill.api.task import Task
 from mill.checks.answers import Answer, answer_warnings, read_answers, truncation_warnings
@@ -26,7 +27,7 @@ from mill.checks.measurements import (
     forced_series,
     group_measurements,
 )
-from mill.checks.pairing import AnswerPair, Pairing, excerpt, excerpts_around, pair_up
+from mill.checks.pairing import AnswerPair, Pairs, excerpt, excerpts_around, pair
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject, execute, labelled, open_subjects, with_template
 from mill.checks.verdict import verdict
@@ -232,7 +233,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     variants = []
     for index, candidate in enumerate(free[1:], 1):
         gaps = read_gaps(forced[0], forced[index]) if 0 in forced and index in forced else None
-        variant = compared(candidate.subject.label, pair_up(baseline, candidate.answers), gaps, chat=bool(config.chat))
+        variant = compared(candidate.subject.label, pair(baseline, candidate.answers), gaps, chat=bool(config.chat))
         if forced_tokens and not _same_prompts(subjects[0], candidate.subject, config):
             variant.warnings.append("no KL: only one of the two models applied a chat template, so their prompts differ")
         else:
@@ -280,11 +281,11 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
     labels = [label or _run_label(folder) for label, folder in zip(given, folders, strict=True)]
     if labels[0] == labels[1]:
         labels = [f"{label} {suffix}" for label, suffix in zip(labels, "AB", strict=True)]
-    pairing = pair_up(answers[0], answers[1])
-    if not pairing.pairs:
-        why = "same tasks, but different data" if pairing.different_data else "different tasks"
+    found = pair(answers[0], answers[1])
+    if not found.pairs:
+        why = "same tasks, but different data" if found.different_data else "different tasks"
         raise RunError(f"{first} and {second} have no sample in common: {why}")
-    variant = compared(labels[1], pairing, None)
+    variant = compared(labels[1], found, None)
     models = [folder.manifest()["model"] for folder in folders]
     variant.run, variant.model, variant.backend = str(second), models[1]["name"], models[1].get("backend", "")
     variant.warnings.append("recorded runs: no text was scored by both models, so there is no KL")
@@ -300,9 +301,9 @@ def _run_label(folder: RunFolder) -> str:
     return str(folder.manifest()["model"]["name"]).rstrip("/").rpartition("/")[2]
 
 
-def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
+def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
     """All measurements of a candidate's answers against the baseline's."""
-    pairs = pairing.pairs
+    pairs = [AnswerPair(a, b) for a, b in found.pairs]
     measured = answer_measurements(pairs)
     variant = Variant(label, groups=group_measurements(pairs), rows=[row_of(pair, gaps) for pair in pairs])
     if gaps is not None:
@@ -313,9 +314,9 @@ def compared(label: str, pairing: Pairing, gaps: ForcedGaps | None, *, chat: boo
             variant.series = forced_series(texts)
         _mark_unscored(variant, gaps)
     variant.unmeasured |= baseline_failures(pairs)
-    measured.estimates["unpaired_rate"] = rate(pairing.unpaired, pairing.unpaired + len(pairs))
+    measured.estimates["unpaired_rate"] = rate(found.unpaired, found.unpaired + measured.counts["samples"])
     variant.metrics, variant.p_values, variant.counts = measured.estimates, measured.p_values, measured.counts
-    variant.warnings = [*_pairing_warnings(pairing), *answer_warnings(measured.counts, chat=chat)]
+    variant.warnings = [*_pairing_warnings(found), *answer_warnings(measured.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant
 
@@ -337,16 +338,16 @@ def _mark_unscored(variant: Variant, gaps: ForcedGaps) -> None:
             )
 
 
-def _pairing_warnings(pairing: Pairing) -> list[str]:
+def _pairing_warnings(found: Pairs[Answer]) -> list[str]:
     warnings = []
-    if pairing.different_data:
-        warnings.append(f"{pairing.different_data} samples have the same id but different data in the two runs: left out")
-    only = pairing.unpaired - 2 * pairing.different_data
+    if found.different_data:
+        warnings.append(f"{found.different_data} samples have the same id but different data in the two runs: left out")
+    only = found.unpaired - 2 * found.different_data
     if only > 0:
         warnings.append(f"{only} samples are in one run only and are left out")
-    if pairing.different_prompts:
-        n = len(pairing.pairs)
-        warnings.append(f"{pairing.different_prompts} of {n} prompts differ: the runs have different settings")
+    different_prompts = sum(a.prompt != b.prompt for a, b in found.pairs)
+    if different_prompts:
+        warnings.append(f"{different_prompts} of {len(found.pairs)} prompts differ: the runs have different settings")
     return warnings
 
 
@@ -365,7 +366,9 @@ def _same_prompts(baseline: Subject, candidate: Subject, config: CheckConfig) ->
 
 def _with_model(variant: Variant, candidate: CompletedRun) -> Variant:
     variant.model, variant.backend = candidate.subject.model.model_name, candidate.subject.spec.backend
-    variant.run, variant.size = str(candidate.plan.folder.path), candidate.subject.model.weight_bytes()
+    model = candidate.subject.model
+    variant.run = str(candidate.plan.folder.path)
+    variant.size = model.weight_bytes() if isinstance(model, HasWeights) else None
     return variant
 
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mill.api.errors import SpecError
 from mill.checks.kinds import CheckKind
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject
 from mill.execute.sample_state import SampleState
-from mill.runs.benchmark_means import with_sequence
-from mill.runs.decisions import FIRST_BLOCK, UNIT, GroupTest, Range, describe_decision, next_block, value_range
+from mill.runs.adaptive import (
+    FIRST_BLOCK,
+    UNIT,
+    GroupOrder,
+    GroupTest,
+    Range,
+    describe_decision,
+    make_orders,
+    next_block,
+    value_range,
+)
 from mill.runs.evaluate import Plan, Run
-from mill.runs.outcome import Outcome
+from mill.runs.run_scores import Outcome
 from mill.runs.samples import RunSample
 from mill.runs.sampling import SampleGroup
-from mill.runs.schema import BenchmarkResult, Decision, TaskResult
-from mill.runs.stages import GroupOrder, make_orders
+from mill.runs.schema import Decision
 
 
 class Decide(CheckKind):
@@ -82,7 +91,10 @@ def _refuse_different(orders: Sequence[GroupOrder]) -> None:
 def add_decision(variant: Variant, decision: Decision) -> None:
     """Put the decision into a variant, with the confidence sequence as the interval of what was decided."""
     variant.decision = decision
-    variant.metrics = with_sequence(variant.metrics, decision, stopped=decision.n < decision.total)
+    last = decision.looks[-1] if decision.looks and decision.n < decision.total else None
+    if last is not None and decision.metric in variant.metrics:
+        known = variant.metrics[decision.metric]
+        variant.metrics = {**variant.metrics, decision.metric: replace(known, low=float(last.low), high=float(last.high))}
     variant.p_values.pop(decision.metric, None)  # that of a fixed number of samples
     variant.verdict = describe_decision(decision)
     variant.warnings.append(f"only the interval of {decision.metric} accounts for when the run stopped")
@@ -91,16 +103,14 @@ def add_decision(variant: Variant, decision: Decision) -> None:
 def decision_checks(outcome: Outcome, model: str, backend: str) -> list[Check]:
     """A check for each decision of an evaluation, which reports and gates read."""
     checks = []
-    results: list[BenchmarkResult | TaskResult] = [*outcome.benchmarks, *outcome.tasks]
-    for result in results:
-        decision = result.decision
-        name = result.benchmark if isinstance(result, BenchmarkResult) else result.task
-        if decision is None or decision.of != name or decision.metric not in result.metrics:
+    metrics = {one.task: one.metrics for one in outcome.tasks} | {one.benchmark: one.metrics for one in outcome.benchmarks}
+    for decision in outcome.decisions:
+        if decision.metric not in metrics.get(decision.of, {}):
             continue
         variant = Variant(model, model=model, backend=backend, run=str(outcome.folder.path), decision=decision)
-        variant.metrics = {decision.metric: result.metrics[decision.metric]}
+        variant.metrics = {decision.metric: metrics[decision.of][decision.metric]}
         variant.counts = {"samples": decision.n, "failed": decision.failed}
         variant.verdict = describe_decision(decision)
         settings = {"claim": decision.claim, "alpha": decision.alpha}
-        checks.append(Check(Decide.name, [name], [variant], settings=settings))
+        checks.append(Check(Decide.name, [decision.of], [variant], settings=settings))
     return checks

@@ -19,8 +19,8 @@ from mill.checks.kinds import kind_of
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
-from mill.runs.claims import ALPHA
-from mill.runs.decisions import describe_decision
+from mill.runs.adaptive import describe_decision
+from mill.runs.sampling import ALPHA
 from mill.runs.schema import Decision
 
 KEPT, BROKEN, INCONCLUSIVE = "kept", "broken", "inconclusive"

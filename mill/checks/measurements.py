@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mill.checks.answers import TEXT
 from mill.checks.pairing import AnswerPair, score_shift
-from mill.metrics.differences import paired_loss
+from mill.metrics.differences import paired_loss, valued_pairs
 from mill.metrics.divergence import Gap, similarity
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
@@ -53,11 +53,14 @@ class Measurements:
 
 def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
     """Metrics of answers that each engine generated itself. Every sample counts: a failed one as changed and wrong."""
-    measured, n = Measurements(), len(pairs)
-    measured.counts = {"samples": n, "failed": sum(pair.failed for pair in pairs)}
-    measured.counts["candidate_failed"] = sum(pair.b.error is not None for pair in pairs)
+    measured = Measurements()
+    measured.counts = {
+        "samples": len(_by_sample(pairs)),
+        "failed": len(_by_sample(pair for pair in pairs if pair.failed)),
+        "candidate_failed": len(_by_sample(pair for pair in pairs if pair.b.error is not None)),
+    }
     measured.counts |= {f"severity_{tier}": count for tier, count in Counter(pair.severity for pair in pairs).items()}
-    measured.estimates["failure_rate"] = rate(measured.counts["failed"], n)
+    measured.estimates["failure_rate"] = rate(measured.counts["failed"], measured.counts["samples"])
     measured.add(_texts(pairs))
     measured.add(_reasoning(pairs))
     flips = [pair for pair in pairs if pair.flipped is not None]
@@ -65,11 +68,32 @@ def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
     if flips:
         flipped = [pair for pair in flips if pair.flipped]
         measured.counts |= {"flips": len(flipped), "flips_cut_short": sum(_cut_short(pair) for pair in flipped)}
-        measured.estimates["flip_rate"] = rate(len(flipped), len(flips))
+        measured.estimates["flip_rate"] = _share(flips, lambda pair: bool(pair.flipped))
     measured.add(_correctness(pairs))
     measured.add(_divergences(pairs))
     measured.add(_scored(pairs))
     return measured
+
+
+def _by_sample(pairs: Iterable[AnswerPair]) -> list[list[AnswerPair]]:
+    """The repeats of each sample, which are not independent."""
+    found: dict[tuple[str, str], list[AnswerPair]] = {}
+    for pair in pairs:
+        found.setdefault((pair.a.task, pair.a.id), []).append(pair)
+    return list(found.values())
+
+
+def _share(pairs: Sequence[AnswerPair], hit: Callable[[AnswerPair], bool]) -> Estimate:
+    """The share of answers for which something holds, with the exact interval; with repeats, that over samples."""
+    groups = [[float(hit(pair)) for pair in repeats] for repeats in _by_sample(pairs)]
+    single = all(len(group) == 1 for group in groups)
+    return rate(round(sum(group[0] for group in groups)), len(groups)) if single else clustered_rate(groups)
+
+
+def _sample_means(pairs: Iterable[AnswerPair], value: Callable[[AnswerPair], float | None]) -> list[float]:
+    """The mean over the repeats of each sample that have a value."""
+    known = [[one for pair in repeats if (one := value(pair)) is not None] for repeats in _by_sample(pairs)]
+    return [mean_of(values).value for values in known if values]
 
 
 def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
@@ -77,39 +101,40 @@ def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
     generated = [pair for pair in pairs if pair.a.form == TEXT]
     if not generated:
         return Measurements()
-    n = len(generated)
-    empty, both = sum(pair.a.empty or pair.b.empty for pair in generated), sum(pair.both_empty for pair in generated)
-    cut, filtered = sum(map(_cut_short, generated)), sum(pair.a.filtered or pair.b.filtered for pair in generated)
-    measured = Measurements(
-        {"empty_rate": rate(empty, n), "cut_rate": rate(cut, n), "filtered_rate": rate(filtered, n)},
-        counts={
-            "empty": empty,
-            "both_empty": both,
-            "baseline_empty": sum(pair.a.empty for pair in generated),
-            "cut_short": cut,
-            "filtered": filtered,
-        },
-    )
+    faults = {"empty": _empty, "cut_short": _cut_short, "filtered": _filtered}
+    measured = Measurements(counts={name: sum(map(hit, generated)) for name, hit in faults.items()})
+    measured.counts["both_empty"] = sum(pair.both_empty for pair in generated)
+    measured.counts["baseline_empty"] = sum(pair.a.empty for pair in generated)
+    for name, hit in zip(("empty_rate", "cut_rate", "filtered_rate"), faults.values(), strict=True):
+        measured.estimates[name] = _share(generated, hit)
     compared = [pair for pair in generated if pair.texts]
     if compared:
-        measured.estimates["match_rate"] = rate(sum(pair.identical for pair in compared), len(compared))
-        measured.estimates["similarity"] = bounded_mean([pair.similarity for pair in compared])
+        measured.estimates["match_rate"] = _share(compared, lambda pair: pair.identical)
+        measured.estimates["similarity"] = bounded_mean(_sample_means(compared, lambda pair: pair.similarity))
     return measured
 
 
 def _reasoning(pairs: Sequence[AnswerPair]) -> Measurements:
     """How alike the reasoning before the answers is, of samples where an engine reasoned."""
-    texts = [(pair.a.reasoning, pair.b.reasoning) for pair in pairs if not pair.failed]
-    reasoned = [(a or "", b or "") for a, b in texts if a is not None or b is not None]
+    reasoned = [pair for pair in pairs if not pair.failed and not (pair.a.reasoning is None is pair.b.reasoning)]
     if not reasoned:
         return Measurements()
+    alike = _sample_means(reasoned, lambda pair: similarity(pair.a.reasoning or "", pair.b.reasoning or ""))
     return Measurements(
         {
-            "reasoning_match_rate": rate(sum(a == b for a, b in reasoned), len(reasoned)),
-            "reasoning_similarity": bounded_mean([similarity(a, b) for a, b in reasoned]),
+            "reasoning_match_rate": _share(reasoned, lambda pair: (pair.a.reasoning or "") == (pair.b.reasoning or "")),
+            "reasoning_similarity": bounded_mean(alike),
         },
         counts={"reasoned": len(reasoned)},
     )
+
+
+def _empty(pair: AnswerPair) -> bool:
+    return pair.a.empty or pair.b.empty
+
+
+def _filtered(pair: AnswerPair) -> bool:
+    return pair.a.filtered or pair.b.filtered
 
 
 def _cut_short(pair: AnswerPair) -> bool:
@@ -117,39 +142,29 @@ def _cut_short(pair: AnswerPair) -> bool:
 
 
 def _correctness(pairs: Sequence[AnswerPair]) -> Measurements:
-    """Accuracy where a task's values are all 0 or 1, the mean score where they are graded, on both sides."""
+    """Accuracy where the values of a task's repeats are all 0 or 1, the mean score where they are graded, on both sides."""
     by_task: dict[str, list[AnswerPair]] = {}
-    for pair in pairs:
-        if pair.valued:
-            by_task.setdefault(pair.a.task, []).append(pair)
+    for repeats in _by_sample(pairs):
+        by_task.setdefault(repeats[0].a.task, []).append(repeats[0])
     binary: list[tuple[float, float]] = []
     graded: list[tuple[float, float]] = []
     for members in by_task.values():
-        values = [value for pair in members for value in (pair.a.value, pair.b.value) if value is not None]
-        if all(value in (0.0, 1.0) for value in values):
-            binary += [(_or(pair.a.value, 0.0), _or(pair.b.value, 0.0)) for pair in members]
-        else:
-            # A failed request counts as 0 on a scale from 0 to 1; on another scale its value is unknown.
-            worst = 0.0 if all(0 <= value <= 1 for value in values) else math.nan
-            graded += [(_or(pair.a.value, worst), _or(pair.b.value, worst)) for pair in members]
+        valued = [(a, b) for a, b in valued_pairs([pair.values for pair in members]) if not isinstance(a, tuple)]
+        (graded if any(pair.a.graded or pair.b.graded for pair in members) else binary).extend(valued)  # type: ignore[arg-type]
     measured = _accuracy(binary)
     measured.add(_graded(graded))
     return measured
 
 
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
-
-
 def _accuracy(pairs: Sequence[tuple[float, float]]) -> Measurements:
     if not pairs:
         return Measurements()
-    n, worse, better = len(pairs), pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
+    n, worse, better = len(pairs), sum(b < a for a, b in pairs), sum(b > a for a, b in pairs)
     loss = paired_loss(pairs)
     return Measurements(
         {
-            "acc_baseline": rate(round(sum(a for a, _ in pairs)), n),
-            "acc": rate(round(sum(b for _, b in pairs)), n),
+            "acc_baseline": _accuracy_of([a for a, _ in pairs]),
+            "acc": _accuracy_of([b for _, b in pairs]),
             "acc_drop": loss.estimate,
             "regression_rate": rate(worse, n),
             "improvement_rate": rate(better, n),
@@ -157,6 +172,11 @@ def _accuracy(pairs: Sequence[tuple[float, float]]) -> Measurements:
         {"acc_drop": loss.p},
         {"regressions": worse, "improvements": better},
     )
+
+
+def _accuracy_of(values: Sequence[float]) -> Estimate:
+    """Of samples that are right or wrong; of their means over repeats, where there are several."""
+    return rate(round(sum(values)), len(values)) if {*values} <= {0.0, 1.0} else bounded_mean(values)
 
 
 def _graded(pairs: Sequence[tuple[float, float]]) -> Measurements:
@@ -176,20 +196,32 @@ def _divergences(pairs: Sequence[AnswerPair]) -> Measurements:
     texts = [pair for pair in pairs if pair.texts]
     if not texts:
         return Measurements()
-    divergences = [pair.divergence for pair in texts if pair.divergence is not None]
-    measured = Measurements(counts={"diverged": len(divergences)})
-    numbers = [float(divergence.token) for divergence in divergences if divergence.token is not None]
+    diverged = [pair for pair in texts if pair.divergence is not None]
+    measured = Measurements(counts={"diverged": len(diverged)})
+    numbers = _sample_means(diverged, lambda pair: pair.divergence.token if pair.divergence else None)
     if numbers:
         measured.estimates["first_divergence"] = inside(mean_of(numbers), 1.0, math.inf)
-    margins = [divergence.margin for divergence in divergences if divergence.margin is not None]
-    near = sum(margin < NEAR_TIE for margin in margins)
-    clear = len(divergences) - near + sum(pair.failed for pair in texts)  # a failed request is a changed answer
+    margins = _sample_means(diverged, _margin)
     if margins:
-        measured.counts |= {"near_ties": near, "clear_divergences": clear}
+        measured.counts |= {"near_ties": sum(map(_near_tie, texts)), "clear_divergences": sum(map(_clear_divergence, texts))}
         measured.estimates["divergence_margin"] = inside(mean_of(margins), last=math.inf)
-    if margins or not divergences:
-        measured.estimates["clear_divergence_rate"] = rate(clear, len(texts))
+    if margins or not diverged:
+        measured.estimates["clear_divergence_rate"] = _share(texts, _clear_divergence)
     return measured
+
+
+def _margin(pair: AnswerPair) -> float | None:
+    return pair.divergence.margin if pair.divergence is not None else None
+
+
+def _near_tie(pair: AnswerPair) -> bool:
+    margin = _margin(pair)
+    return margin is not None and margin < NEAR_TIE
+
+
+def _clear_divergence(pair: AnswerPair) -> bool:
+    """A failed request is a changed answer."""
+    return pair.failed or (pair.divergence is not None and not _near_tie(pair))
 
 
 def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
@@ -197,7 +229,10 @@ def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
     both = [pair for pair in pairs if not pair.failed and pair.a.scores and len(pair.a.scores) == len(pair.b.scores)]
     if not both:
         return Measurements()
-    shifts = [[score_shift(a, b) for a, b in zip(pair.a.scores, pair.b.scores, strict=True)] for pair in both]
+    shifts = [
+        [score_shift(a, b) for pair in repeats for a, b in zip(pair.a.scores, pair.b.scores, strict=True)]
+        for repeats in _by_sample(both)
+    ]
     most = largest([shift for sample_shifts in shifts for shift in sample_shifts])
     measured = Measurements({"logprob_shift": positive_mean(shifts)})
     measured.estimates["logprob_shift_max"] = around(most, None, len(both))
@@ -275,5 +310,5 @@ def group_measurements(pairs: Sequence[AnswerPair]) -> list[dict[str, Any]]:
         names = ("match_rate", "flip_rate", "acc_baseline", "acc", "score_baseline", "score")
         rates = {name: estimates[name] for name in names if name in estimates}
         values = {name: [rate.value, rate.low, rate.high, rate.n] for name, rate in rates.items()}
-        entries.append({"task": task, "category": category, "n": len(members), **values})
+        entries.append({"task": task, "category": category, "n": len(_by_sample(members)), **values})
     return entries

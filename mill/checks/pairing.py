@@ -6,13 +6,14 @@ Rows of a check have excerpts of long texts around the divergence.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
+from mill.metrics.differences import FAILED, Value
 from mill.metrics.divergence import common_start, severity, similarity
 
 MAX_CHARS = 4000  # of a prompt or an answer
@@ -29,7 +30,7 @@ def excerpts_around(texts: Sequence[str], char: int) -> tuple[list[str], int]:
     return [mark + excerpt(text[start:]) for text in texts], start - len(mark)
 
 
-EMPTY, FAILED = "empty", "failed"  # severities beside those of similarity
+EMPTY = "empty"  # with `failed` a severity beside those of similarity
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Divergence:
 
 @dataclass(frozen=True)
 class AnswerPair:
-    """The baseline's answer `a` and the candidate's answer `b`. A failed request counts as a changed answer. Two empty
-    answers count as neither equal nor changed."""
+    """The baseline's answer `a` and the candidate's answer `b` to one repeat of a sample. A failed request counts as a
+    changed answer. Two empty answers count as neither equal nor changed."""
 
     a: Answer
     b: Answer
@@ -107,12 +108,10 @@ class AnswerPair:
         return self.failed or self.a.extracted != self.b.extracted
 
     @property
-    def valued(self) -> bool:
-        """Whether the sample counts in a score: each side has a value, or failed to get one. A sample that fails on both
-        sides counts if it has a gold answer."""
-        sides = (self.a, self.b)
-        missing = any(side.value is None and side.error is None for side in sides)
-        return not missing and (any(side.value is not None for side in sides) or self.a.gold is not None)
+    def values(self) -> tuple[Value, Value]:
+        """What the sample counts with on both sides. One that fails on both counts if it has a gold answer."""
+        both = self.a.counts, self.b.counts
+        return (None, None) if both == (FAILED, FAILED) and self.a.gold is None else both
 
     @property
     def right(self) -> tuple[bool | None, bool | None]:
@@ -159,21 +158,9 @@ def _token_names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int |
     return [token.id if by_id and token.id is not None else token.text for token in tokens]
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """Answers to the same samples as pairs, and counts of what could not be paired."""
-
-    pairs: list[AnswerPair]
-    unpaired: int = 0
-    """Samples that only one side has."""
-    different_data: int = 0
-    """Samples among them with the same task and id on both sides, but different data."""
-    different_prompts: int = 0
-    """Pairs whose prompts differ: the same data, rendered with different settings."""
-
-
-class SampleContent(Protocol):
-    """What two runs' samples are paired by: digests of the data and of the first request, empty where unknown."""
+class Pairable(Protocol):
+    """What samples are paired by: digests of the data and of the first request, empty where unknown. Those of one side with
+    the same task and id are repeats of one sample."""
 
     @property
     def task(self) -> str: ...
@@ -188,60 +175,68 @@ class SampleContent(Protocol):
     def request_key(self) -> str: ...
 
 
-S = TypeVar("S", bound=SampleContent)
-Candidates = dict[tuple[str, str], dict[str | int, S]]
+S = TypeVar("S", bound=Pairable)
+Repeats = list[S]
+Candidates = dict[tuple[str, str], dict[str | int, Repeats[S]]]
 """Task and digest -> the samples that are not paired yet, by id."""
 
 
 @dataclass(frozen=True)
-class Matches(Generic[S]):
-    """Samples of two sides with the same data."""
+class Pairs(Generic[S]):
+    """The samples that two sides share, repeat by repeat, and counts of what could not be paired."""
 
     pairs: list[tuple[S, S]]
-    unpaired: int
+    unpaired: int = 0
     """Samples that only one side has."""
-    different_data: int
-    """Samples among them with the same task and id on both sides."""
+    different_data: int = 0
+    """Samples among them with the same task and id on both sides, but different data."""
 
 
-def match_content(first: Sequence[S], second: Sequence[S]) -> Matches[S]:
-    """Pair samples of the same data, whatever their ids; rows with equal data are paired by id, then in order."""
+def pair(first: Sequence[S], second: Sequence[S]) -> Pairs[S]:
+    """Pair samples of the same data, whatever their ids; rows with equal data are paired by id, then in order. The side with
+    fewer repeats goes through them again."""
+    sides = _samples(first), _samples(second)
     candidates: Candidates[S] = {}
-    for sample in second:
-        for digest in _digests(sample):
-            candidates.setdefault((sample.task, digest), {})[sample.id] = sample
-    partners: dict[int, S] = {}
+    for repeats in sides[1]:
+        for digest in _digests(repeats[0]):
+            candidates.setdefault((repeats[0].task, digest), {})[repeats[0].id] = repeats
+    partners: dict[int, Repeats[S]] = {}
     for same_id in (True, False):
-        for sample in first:
-            if id(sample) not in partners and (other := _take_partner(sample, candidates, same_id=same_id)) is not None:
-                partners[id(sample)] = other
-    pairs = [(sample, partners[id(sample)]) for sample in first if id(sample) in partners]
-    remaining = {(other.task, other.id) for bucket in candidates.values() for other in bucket.values()}
-    alone = [sample for sample in first if id(sample) not in partners]
-    return Matches(
-        pairs,
-        unpaired=len(first) + len(second) - 2 * len(pairs),
+        for number, repeats in enumerate(sides[0]):
+            if number not in partners and (other := _take_partner(repeats[0], candidates, same_id=same_id)) is not None:
+                partners[number] = other
+    remaining = {(other[0].task, other[0].id) for bucket in candidates.values() for other in bucket.values()}
+    alone = [repeats[0] for number, repeats in enumerate(sides[0]) if number not in partners]
+    matched = [(repeats, partners[number]) for number, repeats in enumerate(sides[0]) if number in partners]
+    return Pairs(
+        [answers for repeats, others in matched for answers in _repeat_by_repeat(repeats, others)],
+        unpaired=len(sides[0]) + len(sides[1]) - 2 * len(partners),
         different_data=sum((sample.task, sample.id) in remaining for sample in alone),
     )
 
 
-def pair_up(first: Sequence[Answer], second: Sequence[Answer]) -> Pairing:
-    matches = match_content(first, second)
-    pairs = [AnswerPair(a, b) for a, b in matches.pairs]
-    different_prompts = sum(pair.a.prompt != pair.b.prompt for pair in pairs)
-    return Pairing(pairs, matches.unpaired, matches.different_data, different_prompts)
+def _samples(rows: Sequence[S]) -> list[Repeats[S]]:
+    found: dict[tuple[str, str | int], Repeats[S]] = {}
+    for row in rows:
+        found.setdefault((row.task, row.id), []).append(row)
+    return list(found.values())
 
 
-def _digests(sample: SampleContent) -> list[str]:
+def _repeat_by_repeat(first: Repeats[S], second: Repeats[S]) -> Iterator[tuple[S, S]]:
+    for index in range(max(len(first), len(second))):
+        yield first[index % len(first)], second[index % len(second)]
+
+
+def _digests(sample: Pairable) -> list[str]:
     return [digest for digest in (sample.data_hash, sample.request_key) if digest] or [f"id {sample.id}"]
 
 
-def _take_partner(sample: S, candidates: Candidates[S], *, same_id: bool) -> S | None:
+def _take_partner(sample: S, candidates: Candidates[S], *, same_id: bool) -> Repeats[S] | None:
     for digest in _digests(sample):
         bucket = candidates.get((sample.task, digest), {})
         other = bucket.get(sample.id) if same_id else next(iter(bucket.values()), None)
         if other is not None:
-            for other_digest in _digests(other):
-                candidates[other.task, other_digest].pop(other.id, None)
+            for other_digest in _digests(other[0]):
+                candidates[sample.task, other_digest].pop(other[0].id, None)
             return other
     return None

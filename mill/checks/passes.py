@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mill.api.model import Concurrent
 from mill.checks.answers import Answer
 from mill.checks.subjects import CheckConfig, Subject, execute
 from mill.runs.evaluate import Plan
@@ -48,7 +49,8 @@ def make_passes(
     passes = []
     for number, condition in enumerate(conditions, 1):
         plan = _plan(subject, config, condition, fresh=not resumed)
-        subject.model.set_concurrency(condition.concurrency)
+        if isinstance(subject.model, Concurrent):
+            subject.model.set_concurrency(condition.concurrency)
         completed = execute(subject, plan, config, keep_model=keep_model or number < len(conditions))
         sessions = plan.folder.manifest()["sessions"]
         passes.append(Pass(condition.name, condition.concurrency, completed.answers, str(plan.folder.path), sessions))
@@ -57,7 +59,7 @@ def make_passes(
 
 def _supported(subject: Subject, conditions: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
     """Without a concurrency where the backend does not let it be set."""
-    if subject.model.set_concurrency(conditions[0].concurrency):
+    if isinstance(subject.model, Concurrent):
         return list(conditions), []
     warning = f"{subject.spec.backend} does not support a fixed number of requests in flight"
     return [Condition(condition.name, None) for condition in conditions], [warning]

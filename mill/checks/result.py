@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mill.api.errors import RunError
-from mill.api.response import encode_float
-from mill.api.storage import read_bytes, slug, write_atomically
-from mill.api.validate import convert, parse_json
 from mill.checks.glossary import METRICS
-from mill.metrics.estimate import Estimate, read_estimate
+from mill.metrics.estimate import Estimate
 from mill.runs.folder import short_hash
 from mill.runs.schema import Decision
+from mill.support.files import encode_float, read_bytes, slug, write_atomically
+from mill.support.validate import convert, parse_json
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6
@@ -52,7 +53,7 @@ class Variant:
 
 @dataclass
 class Check:
-    command: str
+    command: Annotated[str, Meta(pattern=r"^[a-z][a-z_-]*$")]
     tasks: list[str]
     variants: list[Variant]
     baseline: str = ""
@@ -95,7 +96,7 @@ class Check:
 
 def read_check(path: Path) -> Check:
     """Read a check from its file or folder; another version or an invalid field raises."""
-    from mill.checks.schema import CheckFile, ComparedRow, RepeatedRow
+    from mill.checks.schema import ComparedRow, Group, RepeatedRow, Series
 
     file = path / FILE if path.is_dir() else path
     try:
@@ -104,26 +105,38 @@ def read_check(path: Path) -> Check:
         raise RunError(f"{path} contains no check: there is no {FILE} in it") from None
     if isinstance(data, dict) and data.get("version") != VERSION:
         raise RunError(f"{file} has version {data.get('version')}, this mill reads version {VERSION}: run the check again")
-    convert(data, CheckFile, file, RunError)
-    for number, variant in enumerate(data["variants"]):
-        for index, row in enumerate(variant.get("rows", [])):
-            kind = RepeatedRow if "distinct" in row else ComparedRow
-            convert(row, kind, f"{file}: variants[{number}].rows[{index}]", RunError)
-    return Check(
-        **{
-            **_known(Check, data),
-            "variants": [_variant(entry, f"{file}: variants[{n}]") for n, entry in enumerate(data["variants"])],
-        }
-    )
+    check: Check = convert(_with_floats(data), Check, file, RunError)
+    for number, variant in enumerate(check.variants):
+        where = f"{file}: variants[{number}]"
+        for name, estimate in variant.metrics.items():
+            _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
+        for name, p in variant.p_values.items():
+            if p < 0 or p > 1:
+                raise RunError(f"{where}.p_values.{name} is not valid: {p:g} is not between 0 and 1")
+        convert(variant.groups, list[Group], f"{where}.groups", RunError)
+        convert(variant.series, Series, f"{where}.series", RunError)
+        for index, row in enumerate(variant.rows):
+            convert(row, RepeatedRow if "distinct" in row else ComparedRow, f"{where}.rows[{index}]", RunError)
+    return check
 
 
-def _variant(data: dict[str, Any], where: str) -> Variant:
-    metrics = {name: read_estimate(value) for name, value in data["metrics"].items()}
-    for name, estimate in metrics.items():
-        _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
-    p_values = {name: float(value) for name, value in data.get("p_values", {}).items()}
-    decision = convert(data["decision"], Decision, f"{where}.decision", RunError) if data.get("decision") else None
-    return Variant(**{**_known(Variant, data), "metrics": metrics, "p_values": p_values, "decision": decision})
+def _with_floats(data: Any) -> Any:
+    """With the NaN and infinity of estimates and p-values, which are texts in JSON, as numbers."""
+    numbers = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
+
+    def decoded(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: decoded(part) for name, part in value.items()}
+        return numbers.get(value, value) if isinstance(value, str) else value
+
+    def variant(entry: Any) -> Any:
+        known = entry if isinstance(entry, dict) else {}
+        measured = {name: decoded(known[name]) for name in ("metrics", "p_values") if name in known}
+        return {**entry, **measured} if measured else entry
+
+    if not isinstance(data, dict) or not isinstance(data.get("variants"), list):
+        return data
+    return {**data, "variants": [variant(entry) for entry in data["variants"]]}
 
 
 def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
@@ -138,12 +151,6 @@ def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
         raise RunError(f"{where} is not valid: {value:g} is not between {info.low:g} and {info.high:g}")
     if low is not None and high is not None and math.isfinite(value) and not low - ROUNDING <= value <= high + ROUNDING:
         raise RunError(f"{where} is not valid: {value:g} is not inside its interval {low:g} to {high:g}")
-
-
-def _known(kind: type[Any], data: dict[str, Any]) -> dict[str, Any]:
-    """Without fields of a newer version."""
-    names = {entry.name for entry in fields(kind)}
-    return {name: value for name, value in data.items() if name in names}
 
 
 def find_checks(path: Path) -> list[Path]:

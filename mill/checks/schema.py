@@ -1,4 +1,4 @@
-"""The schema of `check.json`. A file that does not fit is refused with the name of the field."""
+"""The rows, categories and series inside of a check: a file that does not fit is refused with the name of the field."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from mill.api.validate import Number
-from mill.runs.schema import Decision
+from mill.support.validate import Number
 
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)] | Literal["NaN"]
 Rate = tuple[Share | None, Share | None, Share | None, Count]
 Score = tuple[Number | None, Number | None, Number | None, Count]
 Severity = Literal["identical", "minor", "moderate", "severe", "empty", "failed"]
-
-
-class EstimateFile(Struct):
-    value: Number
-    stderr: Number | None
-    low: Number | None
-    high: Number | None
-    n: Count
 
 
 class TokenFile(Struct):
@@ -82,7 +73,7 @@ class RepeatedRow(Struct):
     divergence: DivergenceFile | None = None
 
 
-class GroupFile(Struct):
+class Group(Struct):
     """A category of a task. Rates are value, low, high and n."""
 
     task: str
@@ -107,40 +98,7 @@ class ErrorFile(Struct):
     error: str
 
 
-class SeriesFile(Struct, frozen=True):
+class Series(Struct, frozen=True):
     kl: tuple[Number, ...] = ()
     agreement_by_position: tuple[PositionFile, ...] = ()
     errors: tuple[ErrorFile, ...] = ()
-
-
-class VariantFile(Struct):
-    label: str
-    metrics: dict[str, EstimateFile]
-    p_values: dict[str, Share] = {}
-    counts: dict[str, int] = {}
-    groups: list[GroupFile] = []
-    series: SeriesFile = SeriesFile()
-    rows: list[dict[str, Any]] = []
-    warnings: list[str] = []
-    model: str = ""
-    backend: str = ""
-    run: str = ""
-    size: int | None = None
-    unmeasured: dict[str, str] = {}
-    partial: dict[str, str] = {}
-    verdict: str = ""
-    decision: Decision | None = None
-
-
-class CheckFile(Struct):
-    version: int
-    command: Annotated[str, Meta(pattern=r"^[a-z][a-z_-]*$")]
-    tasks: list[str]
-    variants: list[VariantFile]
-    settings: dict[str, Any] = {}
-    warnings: list[str] = []
-    created: str = ""
-    baseline: str = ""
-    baseline_model: str = ""
-    baseline_backend: str = ""
-    baseline_run: str = ""

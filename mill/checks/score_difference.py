@@ -7,21 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mill.checks.pairing import Matches, match_content
+from mill.checks.pairing import Pairs, pair
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.differences import (
+    FAILED,
     Difference,
+    Value,
     negated,
     paired_loss,
     perplexity_difference,
     pooled_difference,
     unpaired_difference,
+    valued_pairs,
 )
 from mill.metrics.estimate import Estimate, pool
 from mill.metrics.finite_population import Stratum, stratified_mean
 from mill.metrics.paired import mean_of
 from mill.runs.recorded_run import RecordedRun
-from mill.runs.sample_row import Number, SampleRow
+from mill.runs.sample_row import PENDING, Number, SampleRow
 from mill.runs.schema import BenchmarkResult
 
 MOST_SAMPLES = 200_000  # in memory
@@ -51,7 +54,7 @@ class ValueCache:
         key = (run.path, task)
         found = self._known.pop(key, None)
         if found is None:
-            found = run.light_rows(task)
+            found = [row for row in run.light_rows(task) if row.status != PENDING]
             self._count += len(found)
             while self._known and self._count > self._most:
                 self._count -= len(self._known.pop(next(iter(self._known))))
@@ -64,12 +67,12 @@ class PairedRuns:
 
     def __init__(self, first: RecordedRun, second: RecordedRun, cache: ValueCache) -> None:
         self.first, self.second, self._cache = first, second, cache
-        self._last: tuple[str, Matches[SampleRow]] | None = None
+        self._last: tuple[str, Pairs[SampleRow]] | None = None
 
-    def matches(self, task: str) -> Matches[SampleRow]:
+    def matches(self, task: str) -> Pairs[SampleRow]:
         if self._last is None or self._last[0] != task:  # those of one task at a time: there may be many samples
             sides = [self._cache.rows(run, task) for run in (self.first, self.second)]
-            self._last = task, match_content(sides[0], sides[1])
+            self._last = task, pair(sides[0], sides[1])
         return self._last[1]
 
     def difference(self, name: str, metric: str, *, same_samples: bool = False) -> ScoreDifference | None:
@@ -84,6 +87,8 @@ class PairedRuns:
         else:
             paired = self._task(name, metric, same_samples=same_samples)
         unpaired = ScoreDifference(unpaired_difference(estimates[0], estimates[1]))
+        if paired is not None and math.isnan(paired.difference.estimate.value):
+            return paired  # a failed sample, whose value is unknown
         if paired is None or math.isnan(paired.difference.p):
             return unpaired
         drawn = all(run.is_random_sample(name) for run in (self.first, self.second))
@@ -94,8 +99,7 @@ class PairedRuns:
         matches = self.matches(task)
         if same_samples and matches.unpaired:
             return None
-        both = ((a.number(metric), b.number(metric)) for a, b in matches.pairs)
-        pairs = [(a, b) for a, b in both if a is not None and b is not None]
+        pairs = valued_pairs([(_counts(a, metric), _counts(b, metric)) for a, b in matches.pairs])
         plain = [(a, b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)]
         ratios = [(a, b) for a, b in pairs if isinstance(a, tuple) and isinstance(b, tuple)]
         recorded = [self._recorded_as(run, task, metric) for run in (self.first, self.second)]
@@ -139,6 +143,10 @@ class PairedRuns:
             for side in (0, 1)
         )
         return ScoreDifference(pooled, n, (first, second))
+
+
+def _counts(row: SampleRow, metric: str) -> Value:
+    return FAILED if row.error else row.number(metric)
 
 
 def _is_narrower(one: ScoreDifference, other: ScoreDifference) -> bool:

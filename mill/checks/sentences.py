@@ -6,7 +6,7 @@ import math
 
 from mill.checks.glossary import RATIOS, counted, format_interval, format_value
 from mill.checks.result import Check, Variant
-from mill.checks.verdict import MARGIN, significance_tests
+from mill.checks.verdict import MARGIN, SIGNIFICANT, corrected_tests, strictest_level
 from mill.metrics.estimate import Estimate
 from mill.metrics.power import POWER, detectable_loss, needed_samples
 from mill.tasks.suite import SUITES
@@ -55,8 +55,8 @@ def _accuracy(variant: Variant) -> list[str]:
     from_to = f"from {format_value('acc', before.value)} to {format_value('acc', after.value)}"
     changed = f"{counted(worse, 'answer')} became wrong and {better} became right"
     interval = format_interval("acc_drop", drop)
-    p, (_, level) = variant.p_values.get("acc_drop", math.nan), significance_tests(variant)
-    if p < level and drop.value:
+    p, corrected = (one.get("acc_drop", math.nan) for one in (variant.p_values, corrected_tests(variant)))
+    if corrected < SIGNIFICANT and drop.value:
         direction = "fell" if drop.value > 0 else "rose"
         return [f"Accuracy {direction} {from_to}: {changed}, which is not noise (lost {interval[1:-1]}, p = {p:.2g})."]
     if within_margin(drop):
@@ -76,10 +76,10 @@ def _score(variant: Variant) -> list[str]:
     if found is None:
         return []
     drop, before, after = found
-    p, (_, level) = variant.p_values.get("score_drop", math.nan), significance_tests(variant)
+    p, corrected = (one.get("score_drop", math.nan) for one in (variant.p_values, corrected_tests(variant)))
     from_to = f"from {format_value('score', before.value)} to {format_value('score', after.value)}"
     change = f"lost {format_value('score_drop', drop.value)} {format_interval('score_drop', drop)}".rstrip()
-    if p < level and drop.value:
+    if corrected < SIGNIFICANT and drop.value:
         return [f"The mean score {'fell' if drop.value > 0 else 'rose'} {from_to} ({change}, p = {p:.2g}): not noise."]
     return [f"No change of the mean score detected: {from_to} ({change})."]
 
@@ -134,8 +134,8 @@ def _distributions(variant: Variant) -> list[str]:
 
 
 def _perplexity(variant: Variant, name: str, ratio: Estimate) -> list[str]:
-    p, (_, level) = variant.p_values.get(name, math.nan), significance_tests(variant)
-    if not p < level or ratio.value == 1.0:
+    p, corrected = (one.get(name, math.nan) for one in (variant.p_values, corrected_tests(variant)))
+    if not corrected < SIGNIFICANT or ratio.value == 1.0:
         return []
     change = f"{'rose' if ratio.value > 1 else 'fell'} by {abs(ratio.value - 1):.2%}".replace("%", " %")
     if name == "word_ppl_ratio":
@@ -152,8 +152,8 @@ def _reach(check: Check, variant: Variant) -> list[str]:
         if documents or "acc_drop" in variant.metrics or "score_drop" in variant.metrics:
             return []
         return ["These samples have no gold answers, so they cannot show whether accuracy changed: use --tasks."]
-    n, (_, level) = found[0].n, significance_tests(variant)
-    if within_margin(found[0]) or variant.p_values.get("acc_drop", math.nan) < level:
+    n, level = found[0].n, strictest_level(variant)
+    if within_margin(found[0]) or corrected_tests(variant).get("acc_drop", math.nan) < SIGNIFICANT:
         return []
     gains = (variant.counts.get("improvements", 0) + 0.5) / (n + 2)  # few samples without a gain do not show that none is
     loss = detectable_loss(n, gains, level)

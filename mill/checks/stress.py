@@ -21,7 +21,7 @@ from mill.checks.compare import baseline_failures, row_of
 from mill.checks.glossary import GROUPS
 from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import answer_measurements
-from mill.checks.pairing import AnswerPair, pair_up
+from mill.checks.pairing import AnswerPair, pair
 from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
 from mill.checks.sentences import load_sentences
@@ -224,10 +224,10 @@ def _least_similar(passes: Sequence[Pass], base: Sequence[Pass]) -> list[AnswerP
     lowest level itself this is the noise of the engine."""
     reference, least = base[0].answers, dict[int, AnswerPair]()
     for made in passes if passes is not base else passes[1:] or passes:
-        for pair in pair_up(reference, made.answers).pairs:
-            known = least.get(id(pair.a))
-            if known is None or (pair.identical, pair.similarity) < (known.identical, known.similarity):
-                least[id(pair.a)] = pair
+        for one in (AnswerPair(a, b) for a, b in pair(reference, made.answers).pairs):
+            known = least.get(id(one.a))
+            if known is None or (one.identical, one.similarity) < (known.identical, known.similarity):
+                least[id(one.a)] = one
     return list(least.values())
 
 

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import SpecError
-from mill.api.model import MillModel
+from mill.api.model import MillModel, has_chat_template
 from mill.api.request import generation_options
-from mill.api.secrets import is_secret, redact_addresses
 from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
 from mill.models.spec.parse import Spec
 from mill.options.checks import CheckOptions
-from mill.runs.claims import Claim, read_claim
 from mill.runs.evaluate import Plan
-from mill.runs.outcome import Outcome
 from mill.runs.plan import RunConfig, open_for_run, plan_run
-from mill.runs.sampling import SampleChoice
+from mill.runs.run_scores import Outcome
+from mill.runs.sampling import Claim, SampleChoice, read_claim
 from mill.runs.task_plan import TaskPlan
+from mill.support.secrets import is_secret, redact_addresses
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask
 
@@ -126,7 +125,7 @@ def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConf
     if chat is None:
         suites_only = all(isinstance(task, SuiteTask) for task in config.selection.tasks)
         free = suites_only and all(subject.chat is None for subject in subjects)
-        chat = free and all(subject.model.has_chat_template() for subject in subjects)
+        chat = free and all(has_chat_template(subject.model) for subject in subjects)
     chat = chat or config.settings.apply_chat_template
     return replace(config, chat=chat, settings=replace(config.settings, apply_chat_template=chat))
 

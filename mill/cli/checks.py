@@ -12,7 +12,6 @@ import click
 from click.core import ParameterSource
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
 from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
 from mill.checks.kinds import CheckKind, Given
 from mill.checks.result import Check
@@ -22,6 +21,7 @@ from mill.cli.options import Decorator, given_options, option, options, with_opt
 from mill.options.checks import CheckOptions
 from mill.options.eval_options import merge
 from mill.options.option import options_of
+from mill.support.terminal import echo
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
 

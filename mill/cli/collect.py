@@ -8,8 +8,6 @@ from pathlib import Path
 import click
 
 from mill.api.errors import MillError, RunError, SpecError
-from mill.api.printing import echo
-from mill.api.warnings import warn
 from mill.checks.glossary import counted
 from mill.cli.options import chosen_output_dir, option
 from mill.cli.values import FilePath, TableFormat
@@ -21,6 +19,7 @@ from mill.runs.folder import find_runs
 from mill.runs.recorded_run import read_runs
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import active_jobs
+from mill.support.terminal import echo, warn
 
 
 @click.command("collect")

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from mill.api.printing import echo
 from mill.cli.options import given_options, options
 from mill.cli.values import FiniteFloat
 from mill.execute.conformance import conform
@@ -14,6 +13,7 @@ from mill.models.spec.open import open_model
 from mill.models.spec.parse import make_spec
 from mill.options.eval_options import EvalOptions
 from mill.report.tables import print_table
+from mill.support.terminal import echo
 from mill.tasks.load import load_files
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
-from mill.api.warnings import warn
 from mill.checks.glossary import counted
 from mill.cli.values import FilePath, TableFormat
 from mill.report.listing import ENDINGS, FORMATS, PARQUET, TABLE, form_of, write_or_print
 from mill.report.score_diff import diff_listing, diff_scores, sentence
+from mill.support.terminal import echo, warn
 
 
 @click.command("diff-scores")

@@ -6,15 +6,9 @@ from typing import Any
 
 import click
 
-from mill.api.batching import describe
 from mill.api.budget import BudgetReached
 from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName
-from mill.api.printing import echo
-from mill.api.ranks import rank, world_size
 from mill.api.registry import tasks
-from mill.api.secrets import redact_text
-from mill.api.timing import take_seconds
-from mill.api.warnings import warn
 from mill.cli.interrupts import interrupted
 from mill.cli.options import argument, given_options, option, options
 from mill.cli.values import FilePath
@@ -26,8 +20,12 @@ from mill.options.switches import one_call
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Plan
-from mill.runs.outcome import Outcome
 from mill.runs.plan import plan
+from mill.runs.run_scores import Outcome
+from mill.support.clocks import take_seconds
+from mill.support.processes import rank, world_size
+from mill.support.secrets import redact_text
+from mill.support.terminal import describe, echo, warn
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 EXAMPLES = """

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
 from mill.cli.values import FilePath
 from mill.export.run import select_runs
 from mill.export.target import EXPORTS, FILES, MLFLOW, TRACKERS, WANDB, Target, parse_target, write_target
 from mill.export.track import track
+from mill.support.terminal import echo
 
 EXAMPLES = """
 \b

@@ -7,8 +7,6 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
-from mill.api.storage import write_atomically
 from mill.checks.gate import conclude, judge_all, parse_rules
 from mill.checks.result import find_checks, read_check
 from mill.checks.verdict import first_sentences
@@ -16,6 +14,8 @@ from mill.cli.checks import add_summary, rule_options
 from mill.cli.values import FilePath
 from mill.report.junit import as_junit
 from mill.report.markdown import summary_markdown
+from mill.support.files import write_atomically
+from mill.support.terminal import echo
 
 EXAMPLES = """
 \b

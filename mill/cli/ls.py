@@ -11,19 +11,18 @@ from typing import Any
 import click
 
 from mill.api.errors import MillError, RunError, SpecError, UnknownName, install_command
-from mill.api.files import import_file
-from mill.api.registry import models, tasks
+from mill.api.registry import import_file, models, tasks
 from mill.api.task import Benchmark
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.cli.options import chosen_output_dir, option, split_paths
 from mill.cli.values import NamedChoice, TableFormat
-from mill.models.spec.backends import BACKENDS, backend_info
+from mill.models.spec.backends import backend_info, backends, task_types
 from mill.models.spec.configs import packaged_configs
-from mill.models.spec.open import load_model_from_file
+from mill.models.spec.open import described_arguments, load_model_from_file
 from mill.report.listing import TABLE, Listing
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
@@ -48,7 +47,8 @@ def command(
     task_paths: tuple[list[str], ...],
 ) -> int:
     """List models, tasks (the default) or runs; FILTER keeps the rows that contain it, or whose name matches a pattern such
-    as 'gsm8k*'. Of mmlu_gen and other benchmarks by the generated letter, the subjects are listed with a FILTER.
+    as 'gsm8k*'. The name of a backend lists its arguments. Of mmlu_gen and other benchmarks by the generated letter, the
+    subjects are listed with a FILTER.
 
     The name of a packaged config is a model: mill eval smollm2_135m_instruct gsm8k. A file or folder of that name in the
     current folder wins; ./NAME is always the folder, and hf[path=NAME] always the model of the hub.
@@ -59,6 +59,7 @@ def command(
       mill ls tasks 'gsm8k*'
       mill ls tasks lm-eval:bbh
       mill ls models
+      mill ls models vllm
       mill ls models --configs
       mill ls runs --output_dir results
     """
@@ -68,23 +69,21 @@ def command(
         filter_text += ":"
     if configs and what != "models":
         raise SpecError("--configs goes with models: mill ls models --configs")
-    columns, rows = {
-        "models": lambda: (
-            (["config", "backend", "model", "needs"], _configs())
-            if configs
-            else (["backend", "aliases", "task types", "install"], _models())
-        ),
-        "tasks": lambda: (
-            (["task", "kind"], _tasks_of_source(*named))
-            if (named := split_name(filter_text)) is not None
-            else (["task", "type", "shots", "metrics"], _tasks(every=bool(filter_text)))
-        ),
-        "runs": lambda: (
-            ["run", "tasks", "samples", "failed", "last session"],
-            _runs(chosen_output_dir(ctx, output_dir)),
-        ),
-    }[what]()
-    wanted = "" if what == "tasks" and split_name(filter_text) else filter_text.lower()  # a source searches by itself
+    wanted, named = filter_text.lower(), split_name(filter_text) if what == "tasks" else None
+    rows: list[Row]
+    if configs:
+        columns, rows = ["config", "backend", "model", "needs"], _configs()
+    elif what == "models" and filter_text in models:
+        columns, rows = ["argument", "default", "meaning"], [list(row) for row in described_arguments(filter_text)]
+        wanted = ""
+    elif what == "models":
+        columns, rows = ["backend", "aliases", "task types", "install"], _models()
+    elif what == "runs":
+        columns, rows = ["run", "tasks", "samples", "failed", "last session"], _runs(chosen_output_dir(ctx, output_dir))
+    elif named is not None:
+        columns, rows, wanted = ["task", "kind"], _tasks_of_source(*named), ""  # a source searches by itself
+    else:
+        columns, rows = ["task", "type", "shots", "metrics"], _tasks(every=bool(filter_text))
     shown = [row for row in rows if _matches(row, wanted)]
     if filter_text and not shown:
         hints = [f"`mill ls {what}` lists all", *(_elsewhere(filter_text) if what == "tasks" else [])]
@@ -100,6 +99,7 @@ def _matches(row: Row, wanted: str) -> bool:
     return wanted in " ".join(map(_text, row)).lower()
 
 
+_FOREIGN = "(from a file or another package)"
 MOST_IN_CELL = 4  # names of a list that a table shows
 
 Row = list[Any]
@@ -128,14 +128,12 @@ def _cell(value: Any) -> str:
 
 def _models() -> list[Row]:
     rows: list[Row] = []
-    for backend in BACKENDS:
-        served = [task_type.value for task_type in backend.task_types]
-        install = install_command(backend.extra) if backend.extra else "(core)"
-        if not backend.shipped:
-            install = "(not in this version)"
-        rows.append([backend.names[0], list(backend.names[1:]), served, install])
-    builtin = {name for backend in BACKENDS for name in backend.names}
-    return rows + [[name, [], ["(from a file or another package)"], None] for name in models if name not in builtin]
+    for backend in backends():
+        served = [task_type.value for task_type in task_types(backend)]
+        install = install_command(backend.extra) if backend.extra else "(core)" if models.is_builtin(backend.name) else None
+        rows.append([backend.name, list(backend.aliases), served or [_FOREIGN], install])
+    described = {name for backend in backends() for name in backend.names}
+    return rows + [[name, [], [_FOREIGN], None] for name in models if name not in described]
 
 
 def _configs() -> list[Row]:

@@ -16,14 +16,13 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
-from mill.api.printing import echo, echo_data, message_line
-from mill.api.ranks import world_size
-from mill.api.secrets import redact_text, refuse_inline
-from mill.api.warnings import logger
 from mill.cli.exit import end_process
 from mill.cli.interrupts import interrupt_on_sigterm
 from mill.cli.output import OutputError, discard_output, open_output
 from mill.cli.start import INTERRUPTED
+from mill.support.processes import world_size
+from mill.support.secrets import redact_text, refuse_inline
+from mill.support.terminal import echo, echo_data, logger, message_line, own_warnings
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -140,6 +139,7 @@ def _refuse_keys(argv: list[str]) -> None:
             refuse_inline(word)
 
 
+@own_warnings()
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit code. Only --debug shows tracebacks."""
     debug = "--debug" in argv or bool(os.environ.get("MILL_DEBUG"))
@@ -164,7 +164,7 @@ def run(argv: list[str]) -> int:
         discard_output()
         return 0
     except BaseException as error:  # exit() of a library is no success of ours, and a panic in Rust is no Exception
-        from mill.api.batching import describe
+        from mill.support.terminal import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)
     finally:
@@ -216,7 +216,7 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
         for line in redact_text(traceback.format_exc()).splitlines():
             echo(line, err=True)
-    from mill.api.ranks import rank
+    from mill.support.processes import rank
 
     where = f" (rank {rank()})" if rank() else ""
     echo(message_line(f"mill{where}: {redact_text(message)}"), err=True)

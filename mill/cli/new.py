@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
 from mill.api.registry import Registry, metrics, models, tasks
-from mill.api.storage import write_atomically
 from mill.cli.templates import TEMPLATES
-from mill.models.spec.backends import BACKENDS
+from mill.models.spec.backends import backends
 from mill.models.spec.configs import packaged_configs
-from mill.models.spec.parse import PREFIXES
 from mill.options.option import shown
+from mill.support.files import write_atomically
+from mill.support.terminal import echo
 from mill.tasks.load import load_builtin
 
 MAX_NAME = 64
@@ -63,7 +62,7 @@ def _check_name(what: str, name: str) -> None:
     load_builtin()
     registries: dict[str, Registry[object]] = {"task": tasks, "backend": models, "metric": metrics}
     # A spec may be a prefix and a colon, as in gguf:name; a backend of that name would hide it.
-    taken = {*(backend_name for backend in BACKENDS for backend_name in backend.names), *PREFIXES, *packaged_configs()}
+    taken = {*packaged_configs(), *(part for backend in backends() for part in (*backend.names, *backend.prefixes))}
     names = {spelling for other in taken for spelling in (other, other.replace("-", "_"))} if what == "backend" else set()
     if name in registries[what] or name in names:
         raise SpecError(f"there is a {what} {name} already: choose another name")

@@ -11,8 +11,6 @@ import click
 
 from mill.api.budget import Price
 from mill.api.errors import RunError, SpecError
-from mill.api.printing import echo
-from mill.api.storage import slug, write_atomically
 from mill.checks.glossary import counted
 from mill.cli.values import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
@@ -20,6 +18,8 @@ from mill.options.text import check_price, make_price, parse_pairs
 from mill.report.plot_data import PlotData, ScorePlot, plot_data
 from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
 from mill.runs.recorded_run import read_runs
+from mill.support.files import slug, write_atomically
+from mill.support.terminal import echo
 
 LONGEST_NAME = 80
 PLOTS = "plots"

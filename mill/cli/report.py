@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from mill.api.errors import RunError
-from mill.api.printing import echo, echo_data
-from mill.api.storage import json_text, write_atomically
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.cli.values import FilePath
 from mill.report.sections import CheckSection, Section, find_sections, only_checks
+from mill.support.files import json_text, write_atomically
+from mill.support.terminal import echo, echo_data
 
 SUFFIXES = {"html": ".html", "json": ".json", "md": ".md", "junit": ".xml"}
 EXAMPLES = """

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from mill.api.errors import MissingPackage, SpecError
-from mill.api.printing import echo
 from mill.checks.glossary import counted
 from mill.cli.interrupts import interrupted
 from mill.cli.main import run as run_command
@@ -28,6 +27,7 @@ from mill.runs.plan import open_for_run, plan_run
 from mill.runs.session import SessionFile
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.jobs import Cluster, active_jobs, read_cluster, run_locally, submit
+from mill.support.terminal import echo
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 DONE, ACTIVE, TO_DO = "done", "active", "to do"

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from mill.api.printing import echo_data
 from mill.options.eval_options import run_file_schema
+from mill.support.terminal import echo_data
 
 
 @click.command("schema")

@@ -11,8 +11,6 @@ from typing import Any
 import click
 
 from mill.api.errors import SpecError, UnknownName
-from mill.api.printing import echo_data, one_line
-from mill.api.storage import json_text
 from mill.cli.values import FilePath, NamedChoice
 from mill.report.tables import print_table
 from mill.report.timing import print_timing
@@ -22,6 +20,8 @@ from mill.runs.sample_row import PENDING, SampleRow, columns_of, unique_rows
 from mill.runs.samples import sample_of
 from mill.runs.schema import SessionEntry
 from mill.runs.session import read_entries
+from mill.support.files import json_text
+from mill.support.terminal import echo_data, one_line
 
 _SHOWN = 60  # characters of a text in the list
 TEXT, JSON = "text", "json"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mill.api.errors import UnknownName
-from mill.api.files import check_path
 from mill.report.listing import MARKDOWN, PRINTED
+from mill.support.files import check_path
 
 if TYPE_CHECKING:
     ClickChoice = click.Choice[str]

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo
 from mill.cli.values import FilePath
+from mill.support.terminal import echo
 
 EXAMPLES = """
 \b

@@ -1,4 +1,5 @@
-"""Patches of third-party packages, and calls into their private parts: one file for each package. Imports only `mill.api`.
+"""Patches of third-party packages, and calls into their private parts: one file for each package. It imports
+`mill.api` and `mill.support`.
 
 | file | what it touches | why | versions |
 | --- | --- | --- | --- |

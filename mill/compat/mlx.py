@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import ModelError
-from mill.api.warnings import warn
+from mill.support.terminal import warn
 
 
 def model_folder(path: str, revision: str | None) -> Path:

@@ -1,1 +1,1 @@
-"""The executor: the only caller of models. Imports `mill.api`, models and tasks."""
+"""The executor: the only caller of models. Imports `mill.api`, `mill.support`, models and tasks."""

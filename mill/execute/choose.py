@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from mill.api.consent import current_consent
 from mill.api.errors import MissingPackage, SpecError
-from mill.api.files import imported_files
-from mill.api.model import MillModel
-from mill.api.ranks import world_size
-from mill.execute.backend import ExecutorBackend, LocalBackend
+from mill.api.model import MillModel, Replicated
+from mill.api.registry import imported_files
+from mill.api.request import Request
+from mill.execute.executor import ExecutorBackend, LocalBackend
 from mill.execute.pool import Pool
-from mill.execute.ray_actor import Opening, environment
-from mill.execute.ray_cluster import RayCluster, RayWorker
+from mill.execute.ray_cluster import Opening, RayCluster, RayWorker, environment
 from mill.execute.workers import LocalWorker, open_replica, portable_identity
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
+from mill.support.processes import world_size
 
 LOCAL, RAY = "local", "ray"
 EXECUTORS = (LOCAL, RAY)
@@ -76,12 +76,9 @@ def _on_servers(specs: Sequence[Spec], model: MillModel, workers: int) -> Pool:
     identity = portable_identity(model)
 
     def start_worker(number: int) -> LocalWorker:
-        replica = open_replica(specs[number % len(specs)], model.batch_size, identity)
-        replica.meter = pool.meter
-        return LocalWorker(replica)
+        return LocalWorker(open_replica(specs[number % len(specs)], model.batch_size, identity))
 
-    pool = Pool(start_worker, workers, servers=True, meters_calls=model.meters_calls)
-    return pool
+    return Pool(start_worker, workers, servers=True, meters_calls=model.meters_calls)
 
 
 class RayBackend(Pool):
@@ -91,11 +88,12 @@ class RayBackend(Pool):
         super().__init__(self._start_worker, workers, servers=model.is_server)
         self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
         identity = portable_identity(model)
-        fixed = [Spec(spec.backend, {**spec.arguments, **model.fixed_arguments()}) for spec in specs]
+        chosen = model.replica_arguments() if isinstance(model, Replicated) else {}
+        fixed = [Spec(spec.backend, {**spec.arguments, **chosen}) for spec in specs]
         shared = (imported_files(), identity, environment(model), current_consent())
         self._openings = [Opening(spec, model.batch_size, *shared) for spec in fixed]
 
-    def load(self) -> None:
+    def load(self, requests: Sequence[Request]) -> None:
         self._cluster.join()
 
     def _start_worker(self, number: int) -> RayWorker:

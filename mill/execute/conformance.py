@@ -12,14 +12,13 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mill.api.batching import describe
 from mill.api.errors import CannotServe
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media, Message
-from mill.api.model import MillModel
+from mill.api.message import IMAGE, Labels, Media, Message
+from mill.api.model import MillModel, has_chat_template, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, generation_options
 from mill.api.response import Response
 from mill.api.tools import Tool, ToolCall
+from mill.support.terminal import describe
 from mill.tasks.shapes import PAIRS, class_name, draw
 
 PROMPT = "The capital of France is"
@@ -68,7 +67,7 @@ def _run_check(name: str, check: Check, model: MillModel) -> ConformanceResult:
 
 def responses(model: MillModel, kind: str, requests: Sequence[Request]) -> list[Response]:
     """In the order of the requests, without progress."""
-    by_key = {request.key: response for request, response in model.stream_responses(kind, requests)}
+    by_key = {request.key: response for request, response in run_requests(model, kind, requests)}
     return [by_key[request.key] for request in requests]
 
 
@@ -188,7 +187,7 @@ def sampled(model: MillModel) -> str:
 
 
 def dialog(model: MillModel) -> str:
-    if not model.has_chat_template():
+    if not has_chat_template(model):
         raise NotApplicable("no chat template")
     turns = (Message("user", "My name is Ada."), Message("assistant", "Hello Ada!"), Message("user", "What is my name?"))
     return repr(text_of(generate(model, turns)[0])[:40])
@@ -196,7 +195,7 @@ def dialog(model: MillModel) -> str:
 
 def begun_answer(model: MillModel) -> str:
     """The first words of the model's own answer, given as the start of it, are continued by the rest."""
-    if not model.has_chat_template():
+    if not has_chat_template(model):
         raise NotApplicable("no chat template")
     question = Message("user", "Say the days of the week.")
     answer = text_of(generate(model, (question,), max_gen_toks=24)[0])
@@ -220,7 +219,7 @@ def tools(model: MillModel) -> str:
     """A model may call badly or not at all. Its calls must be recorded whole, and the dialog must continue with results."""
     if not model.capabilities.supports_tools:
         raise NotApplicable("takes no tools")
-    if not model.has_chat_template():
+    if not has_chat_template(model):
         raise NotApplicable("has no chat template")
     number = {"type": "number"}
     add = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": number, "b": number}})

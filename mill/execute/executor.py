@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
 from mill.api.batching import WINDOW, Completed
-from mill.api.errors import FastPathFailed, MillError
-from mill.api.model import TEXT_KINDS
-from mill.api.progress import Progress
+from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
+from mill.api.model import TEXT_KINDS, ComputeDevice, HasPaths, MillModel, StreamContext, run_requests
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.timing import LOADING, RECORDING, phase
-from mill.api.warnings import warn
-from mill.execute.backend import ExecutorBackend
 from mill.execute.meter import DIALOGS, Meter
+from mill.support.clocks import LOADING, RECORDING, phase
+from mill.support.terminal import Progress, TokenCount, describe, warn
 
 
 class Store(Protocol):
@@ -65,26 +64,34 @@ class Executor:
     At the end of a budget the requests that are left stay without responses.
     """
 
-    def __init__(self, backend: ExecutorBackend, store: Store, *, quiet: bool = False) -> None:
+    def __init__(
+        self,
+        backend: ExecutorBackend,
+        store: Store,
+        *,
+        quiet: bool = False,
+        on_first_response: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_first_response` is called once, when the first response is stored."""
         self.backend, self.store, self.quiet = backend, store, quiet
+        self.context = StreamContext()
         self.tally = Tally()
         self.round_number = 1
         self.meter: Meter | None = None
         self.superseded = 0
         """How often a fast path of the model was found to be wrong: the store then has other answers than before."""
-        self.on_first_response: Callable[[], None] | None = None
-        """Called once, when the first response is stored."""
+        self._on_first_response = on_first_response
 
     @contextlib.contextmanager
     def metered(self, meter: Meter, account: str) -> Iterator[None]:
         """Count what is computed meanwhile, within the budget."""
         meter.use(account)
         self.meter = meter
-        self.backend.set_meter(meter if meter.limits else None)
+        self.context.meter = meter if meter.limits and self.backend.meters_calls else None
         try:
             yield
         finally:
-            self.backend.set_meter(None)
+            self.context.meter = None
 
     @property
     def stopped(self) -> str:
@@ -146,7 +153,7 @@ class Executor:
             if recorded is not None:
                 self.tally.known += 1
                 responses[key] = recorded
-                self.backend.canary = clone
+                self.context.recorded = clone
             else:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), responses)
@@ -159,28 +166,27 @@ class Executor:
         count = self._fitting(left)
         if not count:
             return
-        self.backend.prepare_requests(kind, left[:count])
         with phase(LOADING):
-            self.backend.load()
+            self.backend.load(left[:count])
         with self._progress(kind, len(requests)) as progress:
             while count:
                 with self._counted(kind):
-                    self._record_all(self.backend.stream(kind, left[:count]), responses, progress)
+                    self._record_all(self.backend.stream(kind, left[:count], self.context), responses, progress)
                 left = [request for request in left if request.key not in responses]
                 count = self._fitting(left)
 
     @contextlib.contextmanager
     def _counted(self, kind: str) -> Iterator[None]:
         """Count what is computed inside, also where that is interrupted."""
-        started, before = time.monotonic(), self.backend.token_count()
+        started = time.perf_counter()
+        self.context.tokens = tokens = TokenCount()
         try:
             yield
         finally:
-            seconds, tokens = time.monotonic() - started, self.backend.token_count()
+            seconds = time.perf_counter() - started
             self.tally.answering_s += seconds
             self.tally.scoring_s += 0.0 if kind in TEXT_KINDS else seconds
-            if tokens is not None and tokens is not before:  # one that the stream has made
-                self.tally.computed_tokens += tokens.computed + tokens.prompts
+            self.tally.computed_tokens += tokens.computed + tokens.prompts
 
     def _fitting(self, requests: Sequence[Request]) -> int:
         """How many of the requests, from the first on, are sent next: all of them, or what the budget has room for."""
@@ -190,7 +196,7 @@ class Executor:
 
     def _progress(self, kind: str, count: int) -> Progress:
         title = f"{kind}, round {self.round_number}" if kind == MULTI_ROUND else kind
-        return Progress(title, count, quiet=self.quiet, tokens=self.backend.token_count)
+        return Progress(title, count, quiet=self.quiet, tokens=lambda: self.context.tokens)
 
     def _record_all(
         self, stream: Generator[Completed, None, None], responses: dict[str, Response], progress: Progress
@@ -200,9 +206,9 @@ class Executor:
             for request, response in stream:
                 self._record(request, response, responses)
                 progress.advance(failed=response.failed)
-                if self.on_first_response is not None:
-                    self.on_first_response()
-                    self.on_first_response = None
+                if self._on_first_response is not None:
+                    self._on_first_response()
+                    self._on_first_response = None
         except BaseException:
             stream.close()
             with contextlib.suppress(MillError):  # the reason for the end may be a full disk
@@ -223,3 +229,89 @@ class Executor:
             self.tally.scored += 1
             self.tally.scored_tokens += response.output_tokens or 0
         self.tally.reasoning_tokens += response.reasoning_tokens or 0
+
+
+class ExecutorBackend(ABC):
+    """What computes responses: the model in this process, or workers that each hold it."""
+
+    meters_calls: bool
+    """Whether the meter is asked before each request: the stream then ends early where there is no room for one."""
+
+    def load(self, requests: Sequence[Request]) -> None:  # noqa: B027
+        """Called before the first request, with those that follow, so that rates do not include loading."""
+
+    @abstractmethod
+    def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
+        """Every request with its response, as soon as it is complete. No two requests may be equal."""
+
+    def undelivered(self) -> list[Completed]:
+        """Responses that had arrived when the stream was closed before its end."""
+        return []
+
+    @abstractmethod
+    def warnings(self) -> list[str]:
+        """Warnings about how the scores were computed."""
+
+    @abstractmethod
+    def execution_paths(self) -> dict[str, str]:
+        """Which execution paths of the model computed the answers, by stage."""
+
+    def compute_device(self) -> ComputeDevice | None:
+        """What computed the answers in this process; None where that is not known."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free memory and workers."""
+
+
+class LocalBackend(ExecutorBackend):
+    """The model in this process."""
+
+    def __init__(self, model: MillModel) -> None:
+        self.model = model
+        self.meters_calls = model.meters_calls
+
+    def load(self, requests: Sequence[Request]) -> None:
+        try:
+            if self.model.startup is not None:
+                self.model.startup.prepare(requests)
+            self.model.load()
+        except (MillError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            raise ModelError(f"the model could not be loaded: {describe(error)}") from error
+
+    def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
+        completed: set[str] = set()
+        try:
+            for request, response in run_requests(self.model, kind, requests, context):
+                completed.add(request.key)
+                yield request, response
+        except ModelBroken:
+            if context.recorded is None or self.model.lock_step:
+                raise
+            for _, response in run_requests(self.model, context.recorded.kind, [context.recorded], context):
+                if response.failed:
+                    broken = "the model fails even on a request that it answered before"
+                    raise ModelBroken(f"{broken}: {response.error}") from None
+            remaining = [request for request in requests if request.key not in completed]
+            yield from run_requests(self.model, kind, remaining, context)
+
+    def warnings(self) -> list[str]:
+        return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
+
+    def compute_device(self) -> ComputeDevice | None:
+        return self.model.compute_device() if isinstance(self.model, HasPaths) else None
+
+    def close(self) -> None:
+        """A model that cannot free its memory has answered: the scores stay."""
+        try:
+            self.model.clean()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # third-party code may raise anything
+            warn(f"{self.model.model_name}: clean() raised {describe(error)}")

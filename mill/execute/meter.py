@@ -25,7 +25,7 @@ from mill.api.budget import (
 )
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.warnings import warn
+from mill.support.terminal import warn
 
 MODEL, JUDGE = "model", "judge"  # the accounts of a run
 DIALOGS = 64  # at most so many at a time, so that the budget ends with dialogs that are over

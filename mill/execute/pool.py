@@ -15,16 +15,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, islice
 
-from mill.api.batching import Completed, describe
+from mill.api.batching import Completed
 from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
-from mill.api.progress import TokenCount
+from mill.api.model import StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.timing import ComputeDevice
-from mill.api.warnings import warn
-from mill.execute.work_queue import MAX_DEATHS, WorkQueue
-from mill.execute.workers import Worker, WorkerLost
+from mill.execute.executor import ExecutorBackend
+from mill.execute.workers import MAX_DEATHS, Worker, WorkerLost, WorkQueue
+from mill.support.terminal import describe, warn
 
 POLL_S = 0.2
 LEAVE_S = 2.0
@@ -75,8 +74,9 @@ class PoolFailed:
 Message = NewResponses | WorkerDied | PoolFailed
 
 
-class Pool:
-    """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError.
+class Pool(ExecutorBackend):
+    """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError. Workers
+    start at the first stream, in parallel; those that are ready do not wait for the others.
 
     Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail. With
     `meters_calls` the workers are threads whose models ask the meter.
@@ -87,8 +87,8 @@ class Pool:
     ) -> None:
         self.start_worker, self.workers, self.servers = start_worker, workers, servers
         self.slots = [WorkerSlot(number) for number in range(workers)]
-        self.canary: Request | None = None
-        self.meter: CallMeter | None = None
+        self._canary: Request | None = None
+        self._meter: CallMeter | None = None
         self.meters_calls = meters_calls
         self._close_count = 0
         self._threads: list[threading.Thread] = []
@@ -97,13 +97,8 @@ class Pool:
         self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
 
-    def set_meter(self, meter: CallMeter | None) -> None:
-        self.meter = meter if self.meters_calls else None
-
-    def load(self) -> None:
-        """Workers start at the first stream, in parallel; those that are ready do not wait for the others."""
-
-    def stream(self, kind: str, requests: Sequence[Request]) -> Generator[Completed, None, None]:
+    def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
+        self._meter, self._canary = context.meter, self._canary or context.recorded
         work = WorkQueue(requests, self.workers)
         self._messages, self._threads = queue.Queue(), []
         for slot in self.slots:
@@ -125,15 +120,6 @@ class Pool:
         finally:
             work.stop()
         self._join_threads()
-
-    def token_count(self) -> TokenCount | None:
-        return None
-
-    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
-        """Each worker prepares its own requests."""
-
-    def compute_device(self) -> ComputeDevice | None:
-        return None
 
     def undelivered(self) -> list[Completed]:
         arrived: list[Completed] = []
@@ -216,14 +202,14 @@ class Pool:
         assert slot.worker is not None
         slot.state = WorkerState.BUSY
         try:
-            for responses in slot.worker.stream(kind, chunk):
+            for responses in slot.worker.stream(kind, chunk, self._meter):
                 pairs = [(left.pop(key), response) for key, response in responses if key in left]
-                if self.canary is None:
-                    self.canary = next((request for request, response in pairs if not response.failed), None)
+                if self._canary is None:
+                    self._canary = next((request for request, response in pairs if not response.failed), None)
                 messages.put(NewResponses(pairs))
         finally:
             slot.state = WorkerState.IDLE
-        if left and self.meter is None:
+        if left and self._meter is None:
             raise ModelError(f"a worker answered {len(chunk) - len(left)} of {len(chunk)} requests")
 
     def _wait_for_canary(self, slot: WorkerSlot, work: WorkQueue) -> bool:
@@ -231,7 +217,7 @@ class Pool:
         if slot.failed_chunks < MAX_FAILED_CHUNKS:
             return True
         slot.state = WorkerState.SUSPECT
-        while self.canary is None and not work.over:
+        while self._canary is None and not work.over:
             if sum(other.state is WorkerState.SUSPECT for other in self.slots) >= len(self._threads):
                 return False
             time.sleep(POLL_S)
@@ -240,10 +226,10 @@ class Pool:
 
     def _check_canary(self, slot: WorkerSlot) -> None:
         """Send a request that another worker completed; where it fails, drop the worker and raise WorkerLost."""
-        if self.canary is None or slot.worker is None:
+        if self._canary is None or slot.worker is None:
             return
         try:
-            for _, response in chain.from_iterable(slot.worker.stream(self.canary.kind, [self.canary])):
+            for _, response in chain.from_iterable(slot.worker.stream(self._canary.kind, [self._canary], None)):
                 if response.failed:
                     raise WorkerLost(f"it fails on a request that another one answered: {response.error}")
         except (WorkerLost, ModelError) as error:

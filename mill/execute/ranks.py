@@ -2,11 +2,15 @@
 
 Ranks communicate through the launcher's key-value store only. Every rank sends heartbeats; rank 0 watches the others and
 they watch rank 0, so that a failure of one ends all and nothing waits forever.
+
+Where a model's ranks compute every batch together, as those of a sharded one do, all get the same number of requests. A rank
+that has fewer gets copies of a request as padding, whose responses are counted and dropped.
 """
 
 from __future__ import annotations
 
 import _thread
+import ast
 import atexit
 import contextlib
 import itertools
@@ -14,16 +18,22 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import cache
 from typing import Any, TypeVar
 
-from mill.api import ranks
-from mill.api.batching import describe
+from mill.api.batching import Completed
 from mill.api.errors import MillError, ModelError
+from mill.api.model import MillModel, options_text
+from mill.api.request import KINDS, Request
+from mill.api.response import Response
+from mill.execute.executor import Executor, LocalBackend, Store
 from mill.execute.sample_state import SampleState
+from mill.support import processes
+from mill.support.terminal import describe
 
 BEAT_S = 2.0
 SILENCE_S = 60.0
@@ -56,7 +66,7 @@ class Ranks:
     """The other ranks, seen from this one. `number` distinguishes several runs of one command."""
 
     def __init__(self, number: int = 0) -> None:
-        self.rank, self.size = ranks.rank(), ranks.world_size()
+        self.rank, self.size = processes.rank(), processes.world_size()
         self._prefix = f"mill/{number}"
         self._store = _rendezvous()
         _send_heartbeats(self.rank)
@@ -106,37 +116,11 @@ class Ranks:
         return [json.loads(self._get(name)) for name in names]
 
     def publish(self, name: str, value: Any) -> None:
-        """Give a value to the other ranks, without waiting for them; it replaces an earlier one."""
+        """Give a value to the other ranks, without waiting for them."""
         self._set(f"{name}/{self.rank}", json.dumps(value))
 
-    def published(self, name: str) -> list[Any]:
-        """The values that other ranks have published last."""
-        names = [f"{name}/{other}" for other in range(self.size) if other != self.rank]
-        return [json.loads(self._get(one)) for one in names if self._check([one])]
-
-    def send(self, lines: Iterable[str]) -> None:
-        """Send lines to rank 0, a megabyte at a time: the next when the last one was read."""
-        for number, text in enumerate(_chunks(lines)):
-            name = f"{self._transfer(self.rank)}/{number}"
-            self._set(name, text)
-            self._until(lambda name=name: not self._check([name]))  # type: ignore[misc]
-        self._set(f"{self._transfer(self.rank)}/end", "1")
-
-    def receive(self, other: int) -> Iterable[str]:
-        number, end = 0, f"{self._transfer(other)}/end"
-        while True:
-            name = f"{self._transfer(other)}/{number}"
-            self._until(lambda name=name: self._check([name]) or self._check([end]))  # type: ignore[misc]
-            if not self._check([name]):
-                return
-            text = self._get(name)
-            self._call(lambda name=name: self._store.delete_key(f"{self._prefix}/{name}"))  # type: ignore[misc]
-            yield from text.split("\n")
-            number += 1
-
-    def _transfer(self, rank: int) -> str:
-        """The name of what a rank sends after the last exchange: each part of a run has a transfer of its own."""
-        return f"sent/{self._exchanges}/{rank}"
+    def published_by(self, other: int, name: str) -> Any:
+        return json.loads(self._get(f"{name}/{other}"))
 
     def _wait(self, names: Sequence[str]) -> None:
         self._until(lambda: self._check(names))
@@ -232,14 +216,64 @@ def _rendezvous() -> Any:
     return store
 
 
-def _chunks(lines: Iterable[str]) -> Iterable[str]:
-    pending: list[str] = []
-    size = 0
-    for line in lines:
-        pending.append(line)
-        size += len(line)
-        if size > 1 << 20:
-            yield "\n".join(pending)
-            pending, size = [], 0
-    if pending:
-        yield "\n".join(pending)
+class LockStepExecutor(Executor):
+    """`padding` has a request of every kind that any rank may get."""
+
+    def __init__(
+        self, model: MillModel, store: Store, ranks: Ranks, padding: Mapping[str, Request], *, quiet: bool = False
+    ) -> None:
+        super().__init__(LocalBackend(model), store, quiet=quiet)
+        self.model, self.ranks, self.padding = model, ranks, padding
+
+    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
+        """Every rank runs every kind in the same order, even where it has no such requests."""
+        self.round_number = round_number
+        pending = list(requests)
+        for kind in (kind for kind in KINDS if kind in self.padding):
+            self._run_kind(kind, [request for request in pending if request.kind == kind])
+
+    def any_active(self, active: bool) -> bool:
+        return any(self.ranks.exchange(active))
+
+    def _compute(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
+        left = list(requests)
+        while (count := self._fitting_together(left)) is not None:
+            self._compute_window(kind, left[:count], responses)
+            left = left[count:]
+
+    def _compute_window(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
+        padding = self._padding(kind, requests)
+        self.backend.load([])
+        with self._progress(kind, len(requests)) as progress, self._counted(kind):
+            stream = self.backend.stream(kind, [*requests, *padding], self.context)
+            self._record_all(_without_padding(stream), responses, progress)
+        self.tally.padded += len(padding)
+
+    def _fitting_together(self, left: list[Request]) -> int | None:
+        """How many requests this rank computes next, while any rank has some; None where all are done, and where the budget
+        of one is used up: all ranks stop with it."""
+        count = self._fitting(left)
+        ranks = self.ranks.exchange([len(left), count, self.stopped])
+        stopped = next((reason for _, _, reason in ranks if reason), "")
+        if stopped and self.meter is not None:
+            self.meter.stop(stopped)
+        return None if stopped or not any(open_requests for open_requests, _, _ in ranks) else count
+
+    def _padding(self, kind: str, requests: Iterable[Request]) -> list[Request]:
+        """For each set of options, which are separate batches, as many requests as the rank with the largest has more."""
+        mine = Counter(map(options_text, requests))
+        counts = self.ranks.exchange(mine)
+        largest = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
+        missing = [text for text in sorted(largest) for _ in range(largest[text] - mine[text])]
+        return [
+            replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number, resps=[])
+            for number, text in enumerate(missing, 1)
+        ]
+
+
+def _without_padding(stream: Generator[Completed, None, None]) -> Generator[Completed, None, None]:
+    """Padding has a negative draw, which no other request has."""
+    with closing(stream):
+        for request, response in stream:
+            if request.draw >= 0:
+                yield request, response

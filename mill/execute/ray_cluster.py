@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import secrets
 import signal
 import socket
@@ -12,15 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mill.api.batching import describe
-from mill.api.errors import FastPathFailed, ModelBroken, ModelError
+from mill.api.budget import CallMeter
+from mill.api.consent import Consent, consenting
+from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
+from mill.api.model import HasPaths, MillModel, Replicated
+from mill.api.registry import import_file
 from mill.api.request import Request
-from mill.api.warnings import warn
 from mill.compat.ray import silence_node_reports
-from mill.execute.ray_actor import Opening, ReplicaActor, Update
-from mill.execute.workers import Keyed, WorkerLost
+from mill.execute.workers import Keyed, WorkerLost, open_replica, stream_chunk, worker_context
+from mill.models.spec.parse import Spec
+from mill.support.terminal import CollectingHandler, describe, logger, warn
 
 CLUSTER_TIMEOUT_S = 10.0
 POLL_S = 5.0  # between two checks while a worker starts
@@ -48,7 +53,7 @@ class RayWorker:
                     warn("a worker is waiting for resources of the Ray cluster, or is loading its model")
             _handle(ray.get(opened))
 
-    def stream(self, kind: str, requests: Sequence[Request]) -> Iterator[list[Keyed]]:
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
         import ray
 
         with _lost_when_dead():
@@ -245,3 +250,109 @@ _CAUSES = {
     "unavailable": "unreachable",
     "node": "its machine is gone",
 }
+
+
+CHUNK_S = 0.1  # responses within this time are sent together
+_FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a worker needs to open the model: the spec, the files that register backends, the identity it must have, and what
+    the user allows."""
+
+    spec: Spec
+    batch_size: int | None
+    files: tuple[str, ...]
+    identity: Mapping[str, Any]
+    environment: Mapping[str, str]
+    consent: Consent
+
+
+def environment(model: MillModel) -> dict[str, str]:
+    """The variables of this machine that a worker needs; keys are sent as actor arguments, which Ray does not log."""
+    own = model.replica_variables() if isinstance(model, Replicated) else ()
+    return {name: os.environ[name] for name in (*_FORWARDED, *own) if name in os.environ}
+
+
+@dataclass(frozen=True)
+class Update:
+    """A worker's message: responses with the keys of their requests, warnings to log, and why it cannot continue."""
+
+    responses: list[Keyed]
+    warnings: list[str]
+    failure: str | None = None
+    failed_as: str = "ModelError"
+    """The name of the error, where the command treats it apart."""
+    lost: str | None = None
+    """Why this worker cannot be used any more, though others may."""
+
+
+class ReplicaActor:
+    """Holds the model and computes chunks. Errors are sent as text, since few exceptions can be pickled."""
+
+    def __init__(self) -> None:
+        self._logged = CollectingHandler()  # a worker's standard error is not shown: the driver logs these again
+        logger.addHandler(self._logged)
+        self._context = worker_context()
+
+    def open(self, opening: Opening) -> Update:
+        os.environ.update(opening.environment)
+        try:
+            for file in opening.files:
+                import_file(file, "file")
+            with consenting(opening.consent):
+                self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
+            self.model.load()
+        except WorkerLost as lost:
+            return Update([], self._warnings(), lost=str(lost))
+        except Exception as error:
+            return Update([], self._warnings(), _error_text(error))
+        return Update([], self._warnings())
+
+    def warnings(self) -> list[str]:
+        return self.model.warnings()
+
+    def execution_paths(self) -> dict[str, str]:
+        return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
+
+    def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
+        """Responses as they arrive, a few at a time."""
+        results: queue.Queue[Any] = queue.Queue()
+
+        def work() -> None:
+            try:
+                for responses in stream_chunk(self.model, kind, requests, self._context):
+                    results.put(responses)
+                results.put(None)
+            except BaseException as error:  # a library that calls exit() would leave the driver waiting
+                results.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        item = results.get()
+        while item is not None:
+            responses, until = [], time.monotonic() + CHUNK_S
+            while isinstance(item, list):
+                responses += item
+                try:
+                    item = results.get(timeout=max(0.0, until - time.monotonic()))
+                except queue.Empty:
+                    item = []
+                    break
+            if isinstance(item, WorkerLost):
+                yield Update(responses, self._warnings(), lost=str(item))
+                return
+            if isinstance(item, BaseException):
+                yield Update(responses, self._warnings(), _error_text(item), failed_as=type(item).__name__)
+                return
+            if responses:
+                yield Update(responses, self._warnings())
+            if item == []:
+                item = results.get()
+
+    def _warnings(self) -> list[str]:
+        return self._logged.take()
+
+
+def _error_text(error: BaseException) -> str:
+    return str(error) if isinstance(error, MillError) else describe(error)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mill.api.batching import describe
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.executor import Executor
 from mill.execute.tools import attach, run_tools, tool_key, waits_for_tools
+from mill.support.terminal import describe
 from mill.tasks.hooks import attempt, check_request, read_requests
 
 

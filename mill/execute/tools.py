@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from mill.api.batching import describe
 from mill.api.errors import RunError
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
 from mill.api.tools import ERROR, MALFORMED, MOST_CALLS, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.execute.executor import Store
+from mill.support.terminal import describe
 
 
 def tool_key(task: Task, sample: Sample, request: Request) -> Request:

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import UUID
 
-from mill.api.printing import utf8
 from mill.api.response import Response
-from mill.api.storage import json_text, short_name, slug, write_atomically
-from mill.api.warnings import warn
 from mill.export.hub import dataset_of
 from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better
 from mill.export.sample import message_text, messages_before, shown_text, target_text
@@ -26,6 +23,8 @@ from mill.report.partial import sampled_sentences
 from mill.runs.sample_row import PENDING, SampleRow
 from mill.runs.samples import RunSample, sample_of
 from mill.runs.schema import TaskResult
+from mill.support.files import json_text, short_name, slug, write_atomically
+from mill.support.terminal import utf8, warn
 
 SCHEMA = "0.3.0"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -13,14 +13,14 @@ from typing import Any
 import yaml
 
 from mill.api.errors import MillError, MissingPackage
-from mill.api.storage import short_name, slug, write_atomically
 from mill.api.task import TaskType
-from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean
 from mill.report.about import manifest_about
 from mill.report.partial import sampled_sentences, sampled_text
 from mill.report.tables import escape, number
 from mill.runs.schema import TaskResult
+from mill.support.files import short_name, slug, write_atomically
+from mill.support.terminal import warn
 from mill.tasks.data import Dataset
 
 README = "README.md"

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MissingPackage
-from mill.api.printing import utf8
-from mill.api.storage import read_bytes, short_name, slug, write_atomically
 from mill.export.inspect_sample import inspect_samples, model_name
 from mill.export.run import FAILED, FINISHED, ExportedRun, clean
 from mill.report.partial import first_rows, sampled_sentences
 from mill.runs.schema import TaskResult
+from mill.support.files import read_bytes, short_name, slug, write_atomically
+from mill.support.terminal import utf8
 
 _STATUS = {FINISHED: "success", FAILED: "error"}
 _OPTIONS = ("temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty")

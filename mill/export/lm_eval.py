@@ -10,10 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.printing import utf8
-from mill.api.storage import short_name, write_atomically
 from mill.api.task import TaskType
-from mill.api.warnings import warn
 from mill.export.run import ExportedRun, clean, is_number, lower_is_better, result_name
 from mill.export.sample import repeat_values, shown_text, target_text
 from mill.metrics.estimate import Estimate
@@ -21,6 +18,8 @@ from mill.report.partial import first_rows, sampled_sentences
 from mill.runs.sample_row import SampleRow
 from mill.runs.samples import RunSample, sample_of
 from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.support.files import short_name, write_atomically
+from mill.support.terminal import utf8, warn
 
 NO_FILTER = "none"
 _SOURCE = "lm-eval:"  # in the names of lm-eval's tasks in mill

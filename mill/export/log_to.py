@@ -18,14 +18,13 @@ from pathlib import Path
 
 import mill
 from mill.api.errors import MillError, MissingPackage
-from mill.api.printing import echo_data, one_line
-from mill.api.ranks import rank
-from mill.api.secrets import redact_text
-from mill.api.warnings import logger, warn
 from mill.export.run import ExportedRun
 from mill.export.target import Target, parse_trackers
 from mill.export.track import track
 from mill.runs.folder import MANIFEST, RunFolder
+from mill.support.processes import rank
+from mill.support.secrets import redact_text
+from mill.support.terminal import echo_data, logger, one_line, warn
 
 LONGEST_S = 60.0  # that an export may take before it is ended
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from mill.api.errors import MissingPackage
-from mill.api.printing import utf8
-from mill.api.secrets import fill_variables, looks_like_url, remember, split_password
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
 from mill.export.target import ExportError
 from mill.export.tracker import TrackedRun
+from mill.support.secrets import fill_variables, looks_like_url, remember, split_password
+from mill.support.terminal import utf8
 
 T = TypeVar("T")
 

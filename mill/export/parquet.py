@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from mill.api.storage import json_text, write_atomically
 from mill.export.run import ExportedRun, clean, is_number
 from mill.report.collect import COLUMNS, NUMBERS
 from mill.report.partial import decision_text, sampled_text
 from mill.runs.sample_row import SampleRow
+from mill.support.files import json_text, write_atomically
 
 BATCH = 5_000  # rows in memory
 _COUNTS = ("n_shots", "n", "failed", "total")
@@ -59,7 +59,7 @@ def run_row(run: ExportedRun) -> dict[str, Any]:
         "output_tokens": sum(session.output_tokens for session in run.sessions),
         "judge": run.judge or None,
         "sampled": clean(sampled_text(run.results.tasks.values())) or None,
-        "decision": clean(decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()])) or None,
+        "decision": clean(decision_text(run.results.decisions.values())) or None,
         "versions": json_text(run.versions),
     }
 

@@ -18,11 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.printing import printable, utf8
-from mill.api.secrets import redact, redact_spec, redact_text
-from mill.api.storage import json_text
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.report.collect import score_rows
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.manifest import shown_command
@@ -30,6 +25,10 @@ from mill.runs.sample_row import FAILED as FAILED_SAMPLE
 from mill.runs.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row
 from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
 from mill.runs.session import spent_so_far
+from mill.support.files import json_text
+from mill.support.secrets import redact, redact_spec, redact_text
+from mill.support.terminal import printable, utf8, warn
+from mill.support.validate import convert
 
 FINISHED, STOPPED, INTERRUPTED = "finished", "stopped", "interrupted"
 FAILED, UNFINISHED = "failed", "unfinished"
@@ -165,9 +164,7 @@ class ExportedRun:
 
     def score_rows(self) -> list[dict[str, Any]]:
         """The rows of `mill collect`."""
-        tasks, benchmarks = self.results.tasks.values(), self.results.benchmarks.values()
-        rows = score_rows(self.model, self.folder, tasks, benchmarks)
-        return [{**row, "run": self.uid} for row in rows]
+        return [{**row, "run": self.uid} for row in score_rows(self.model, self.folder, self.results)]
 
     def rows(self, task: str) -> Iterator[SampleRow]:
         """The samples of a task as in its file, without lone surrogates; none where there is no file yet."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mill.api.batching import describe
 from mill.api.errors import MillError, RunError, SpecError, UnknownName
-from mill.api.secrets import looks_like_url, redact_address, redact_text
-from mill.api.storage import write_atomically
 from mill.export.run import ExportedRun
 from mill.models.spec.arguments import check_address
+from mill.support.files import write_atomically
+from mill.support.secrets import looks_like_url, redact_address, redact_text
+from mill.support.terminal import describe
 from mill.view.scan import EXPORT_MARKER
 
 MLFLOW, WANDB, TRACKIO = "mlflow", "wandb", "trackio"

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 from mill.api.errors import MillError
-from mill.api.storage import read_bytes, write_atomically
 from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun
 from mill.export.target import MLFLOW, Target, failure
@@ -14,6 +13,7 @@ from mill.export.tracker import Tracker, tracked
 from mill.report.html import report_page
 from mill.report.runs import read_run
 from mill.runs.folder import RESULTS
+from mill.support.files import read_bytes, write_atomically
 
 DEFAULT_PROJECT = "mill"
 

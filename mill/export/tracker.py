@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from mill.api.printing import utf8
-from mill.api.storage import json_text
 from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.metrics.estimate import Estimate
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
+from mill.support.files import json_text
+from mill.support.terminal import utf8
 
 _MOST_TASKS = 20  # in the tag of a run
 
@@ -96,7 +96,7 @@ def _tags(run: ExportedRun, not_finite: Mapping[str, float]) -> dict[str, str]:
         "mill.command": run.command,
         "mill.warnings": "; ".join(warnings),
         "mill.sampled": sampled_text(run.results.tasks.values()),
-        "mill.decision": decision_text([*run.results.benchmarks.values(), *run.results.tasks.values()]),
+        "mill.decision": decision_text(run.results.decisions.values()),
         "mill.partial_means": ", ".join(
             mean_name(mean.benchmark, mean_of_tasks(mean)) for mean in run.results.benchmarks.values() if mean.missing
         ),

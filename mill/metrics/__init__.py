@@ -1,4 +1,4 @@
-"""From sample values to an estimate with its uncertainty. Pure arithmetic: imports only `mill.api`."""
+"""From sample values to an estimate with its uncertainty. Pure arithmetic: imports only `mill.api` and `mill.support`."""
 
 from mill.metrics.aggregate import bits_per_unit, kappa, mean, perplexity, position_spread, share
 from mill.metrics.estimate import Estimate, pool

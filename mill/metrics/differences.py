@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion
@@ -38,6 +39,30 @@ def direction(metric: str) -> int:
 
 Units = tuple[float, float]
 """The log-likelihood of a document and its number of words, bytes or tokens."""
+
+FAILED: Literal["failed"] = "failed"
+Value = float | Units | Literal["failed"] | None
+"""What a sample counts with in a comparison: its mean over repeats, a failure, or nothing, as without a gold answer."""
+
+
+def valued_pairs(
+    pairs: Sequence[tuple[Value, Value]], failure: float | Units | None = None
+) -> list[tuple[float, float] | tuple[Units, Units]]:
+    """The pairs of a task that both runs have a value of. A failure counts as `value_of_failures` says of all its pairs."""
+    worst = value_of_failures(pairs) if failure is None else failure
+    known = [pair for pair in pairs if None not in pair]
+    return [tuple(worst if value == FAILED else value for value in pair) for pair in known] if worst is not None else []  # type: ignore[misc]
+
+
+def value_of_failures(pairs: Sequence[tuple[Value, Value]]) -> float | Units | None:
+    """A failed sample counts as 0 on a scale from 0 to 1, as a wrong answer does; on other scales its value is unknown, so
+    NaN. None where no sample has a value."""
+    known = [value for pair in pairs if None not in pair for value in pair if value != FAILED]
+    if not known:
+        return None
+    if isinstance(known[0], tuple):
+        return math.nan, 1.0
+    return 0.0 if all(isinstance(value, float) and 0 <= value <= 1 for value in known) else math.nan
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mill.metrics.distributions import beta_quantile, t_quantile
 
@@ -94,10 +93,3 @@ def _satterthwaite(variances: Sequence[float], dfs: Sequence[int]) -> float:
 
 def _inside_unit(part: Estimate) -> bool:
     return all(bound is None or 0 <= bound <= 1 for bound in (part.low, part.high))
-
-
-def read_estimate(data: Mapping[str, Any]) -> Estimate:
-    def read(name: str) -> float | None:
-        return None if data[name] is None else float(data[name])
-
-    return Estimate(float(data["value"]), read("stderr"), read("low"), read("high"), int(data["n"]))

@@ -36,11 +36,12 @@ def mcnemar(regressions: int, improvements: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values of several tests, adjusted by Holm's method so that 5 % is the chance of any false finding among them."""
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+    """P-values of several tests, adjusted by Holm's method so that 5 % is the chance of any false finding among them. NaN,
+    where nothing could be tested, stays NaN."""
+    order = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for rank, (p, index) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - rank) * p))
         adjusted[index] = largest
     return adjusted
 

@@ -8,18 +8,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
+from mill.api.backend import Backend
+from mill.api.batching import free_memory
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
-from mill.api.labels import Labels
-from mill.api.message import IMAGE
+from mill.api.message import IMAGE, Labels
 from mill.api.model import ModelCapabilities
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models.device import one_device
 from mill.models.media.decode import failure
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest, folder_digest
+from mill.support.terminal import describe, warn
+
+BACKEND = Backend(
+    name="clip",
+    aliases=("open_clip", "openclip"),
+    about="zero-shot image classification with open_clip",
+    target="mill.models.clip:ClipModel",
+    kinds=frozenset({ZERO_SHOT}),
+    modalities=frozenset({"text", IMAGE}),
+    package="open_clip",
+    extra="clip",
+    arguments={
+        "path": "architecture of open_clip, `hf-hub:org/name`, or a folder with its config and weights",
+        "pretrained": "tag of the architecture, or a checkpoint file",
+        "batch_size": "images at once",
+        "prompt_template": "text of a class, where the task has no templates",
+        "max_context_length": "tokens of a text, at most",
+        "dtype": "`float32`, `float16` or `bfloat16`",
+        "device": "`auto` is the accelerator",
+    },
+)
 
 TEXT_BATCH = 256
 CACHED_LABEL_SETS = 64
@@ -105,7 +125,7 @@ class ClipModel(VisionModel):
     def clean(self) -> None:
         self._loaded = None
         self._candidates.clear()
-        self._free_memory()
+        free_memory()
 
     @property
     def _parts(self) -> tuple[Any, Any, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import ModelError
-from mill.api.ranks import local_rank, world_size
-from mill.api.timing import ComputeDevice
+from mill.api.model import ComputeDevice
+from mill.support.processes import local_rank, world_size
 
 if TYPE_CHECKING:
     import torch

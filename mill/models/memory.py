@@ -87,19 +87,6 @@ def free_bytes(device: Any) -> int:
         return 4 << 30
 
 
-def empty_caches() -> None:
-    """Return cached blocks to the device; does nothing if torch was never imported."""
-    import sys
-
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    elif torch.backends.mps.is_available():
-        torch.mps.empty_cache()
-
-
 def _fit(free: int, per_token: float, ceiling: int) -> int:
     return max(1, min(ceiling, int(free * SAFETY / per_token)))
 

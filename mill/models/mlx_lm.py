@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, describe
+from mill.api.backend import Backend
+from mill.api.batching import BatchLimits, Completed, Unit, checked, run_batches
 from mill.api.errors import ModelError
-from mill.api.model import ModelCapabilities
+from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities, StreamContext
 from mill.api.reasoning import tags_of
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
@@ -18,11 +19,31 @@ from mill.compat.mlx import model_folder, rope_overrides
 from mill.metrics.divergence import common_start
 from mill.models.spec.fingerprint import folder_digest, weights_size
 from mill.models.spec.remote_code import announce_remote_code
+from mill.models.token_model import TokenModel
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
 from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens
-from mill.models.tokens.token_model import TokenModel
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
+from mill.support.terminal import describe
+
+BACKEND = Backend(
+    name="mlx-lm",
+    about="Apple's MLX, in process",
+    target="mill.models.mlx_lm:MlxModel",
+    prefixes={"mlx": {}},
+    kinds=TEXT_KINDS | LOGPROB_KINDS,
+    package="mlx_lm",
+    extra="mlx",
+    arguments={
+        "path": "hub name or folder",
+        "revision": "branch, tag or commit of a hub model",
+        "max_context_length": "longer prompts are truncated on the left",
+        "use_chat_template": "send prompts through the chat template",
+        "trust_remote_code": "run Python code that comes with the model",
+        "add_bos_token": "unless given, the tokenizer decides",
+    },
+)
+
 
 PREFILL = 512  # tokens computed at once
 STOP_CHECK_INTERVAL = 8  # decoded tokens between checks for a stop string
@@ -125,14 +146,19 @@ class MlxModel(TokenModel):
 
     # Generation.
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        one_at_a_time = BatchLimits(requests=1)
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
         if kind in (GENERATE, MULTI_ROUND):
-            units = prompt_units(self.tokens.prompts(requests))
-            return self._stream_checked(kind, units, self._generate_units, one_at_a_time)
-        if kind == LOGLIKELIHOOD:
-            return self._score_pairs(requests, context_units, self._score_units, one_at_a_time)
-        return super()._stream(kind, requests)
+            prompts, errors = self.tokens.answerable(requests)
+            units, hook = prompt_units(prompts), self._generate_units
+        elif kind == LOGLIKELIHOOD:
+            fitting, pairs, errors = self.tokens.scorable(requests)
+            units, hook = context_units(fitting, pairs), self._score_units
+        else:
+            yield from super().stream_responses(kind, requests, context)
+            return
+        yield from errors
+        limits = BatchLimits(requests=1)
+        yield from run_batches(units, checked(kind, hook), limits=limits, healthy=context.canary is not None)
 
     def _generate_units(self, batch: list[Unit]) -> list[list[Response]]:
         return [[self._generate_one(unit.data)] for unit in batch]

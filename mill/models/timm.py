@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import describe
+from mill.api.backend import Backend
+from mill.api.batching import free_memory
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
@@ -16,9 +17,31 @@ from mill.api.response import Response
 from mill.models.device import one_device
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest
+from mill.support.terminal import describe
 
 if TYPE_CHECKING:
     import torch
+
+
+BACKEND = Backend(
+    name="timm",
+    aliases=("pytorch-image-models",),
+    about="supervised image classification with a fixed head",
+    target="mill.models.timm:TimmModel",
+    kinds=frozenset({CLASSIFY}),
+    modalities=frozenset({IMAGE}),
+    package="timm",
+    extra="timm",
+    arguments={
+        "path": "model name of timm",
+        "pretrained": "load the published weights",
+        "batch_size": "images at once",
+        "num_classes": "classes of the head; the model's own unless given",
+        "checkpoint": "a file with weights",
+        "dtype": "`float32`, `float16` or `bfloat16`",
+        "device": "`auto` is the accelerator",
+    },
+)
 
 
 class TimmModel(VisionModel):
@@ -74,13 +97,14 @@ class TimmModel(VisionModel):
         published = timm.get_pretrained_cfg(self.path, allow_unregistered=True) if not _is_address(self.path) else None
         return int(published.num_classes if published else self.model.num_classes)
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request) -> list[str]:
         super().check(request)
         if len(request.labels) != self.head_size:
             raise CannotServe(
                 f"the head of {self.path} has {self.head_size} classes, the task has {len(request.labels)} labels: "
                 "they must be the same classes in the same order"
             )
+        return []
 
     @property
     def model(self) -> Any:
@@ -113,7 +137,7 @@ class TimmModel(VisionModel):
         if not self.made_with.holds_weights:
             self._model = None
         self.__dict__.pop("transform", None)
-        self._free_memory()
+        free_memory()
 
     @cached_property
     def transform(self) -> Any:

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from mill.api.errors import SpecError
-from mill.api.files import check_path
 from mill.api.reasoning import read_tags
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
 from mill.options.option import hints, shown
 from mill.options.text import parse_pairs, read_list
-from mill.runs.claims import ALPHA, read_claim
+from mill.runs.sampling import ALPHA, read_claim
 from mill.sandbox.isolation import DEFAULT_IMAGE, Container
+from mill.support.files import check_path
 
 if TYPE_CHECKING:
     pass

@@ -15,7 +15,7 @@ from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
 from mill.options.definitions import AUTO, MAX_REPEATS, Count, RunOptions, Text
 from mill.options.option import hints
 from mill.options.text import check_price, make_price, parse_pairs, read_dollars, read_list, read_seconds, read_tokens
-from mill.runs.claims import read_claim
+from mill.runs.sampling import read_claim
 
 if TYPE_CHECKING:
     from mill.runs.plan import RunConfig
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 import re
 from collections.abc import Iterator
 
-from mill.api.yaml_file import read_yaml
 from mill.options.option import options_of, read_all
+from mill.support.validate import read_yaml
 
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
 

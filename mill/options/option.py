@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.api.secrets import is_secret, redact_text
+from mill.support.secrets import is_secret, redact_text
 
 REMOVED = {"reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone"}
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from mill.api.budget import Price
 from mill.api.errors import SpecError
-from mill.api.files import is_file
 from mill.models.spec.open import guess
 from mill.models.spec.parse import split_list
+from mill.support.files import is_file
 
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][0-9]+)?"
 _TOKENS = re.compile(rf"({_NUMBER})\s*([kKmMbB]?)")

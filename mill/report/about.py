@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.printing import one_line
-from mill.api.storage import json_text
 from mill.api.task import RenderSettings
 from mill.checks.result import FOLDER, Check
 from mill.checks.subjects import CHECK_RUNS
 from mill.runs.folder import RunFolder
+from mill.support.files import json_text
+from mill.support.terminal import one_line
 
 MOST_CHARS = 300  # of one value
 _ADDRESS = ("path", "model", "base_url")  # arguments that name a model, the first one is shown by itself

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mill.api.printing import printable
 from mill.checks.glossary import GROUPS, METRICS, counted, format_interval, format_value, title
 from mill.checks.kinds import explain
-from mill.checks.pairing import EMPTY, FAILED
+from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
+from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.tables import console, dash, print_table
+from mill.support.terminal import printable
 
 MAX_ERRORS = 3  # listed below the table
 MAX_TASKS = 30  # in the table on the terminal

@@ -13,7 +13,7 @@ from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled
 from mill.report.tables import number, shown_name
 from mill.runs.folder import RunFolder
 from mill.runs.recorded_run import RecordedRun, read_runs
-from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
+from mill.runs.schema import BenchmarkResult, Results, TaskResult, failed_samples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,34 +55,31 @@ def collect(output_dir: Path) -> list[dict[str, Any]]:
 
 def run_rows(runs: Iterable[RecordedRun]) -> list[dict[str, Any]]:
     """The rows of several runs."""
-    return [
-        {**row, "model_args": run.arguments}
-        for run in runs
-        for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
-    ]
+    return [{**row, "model_args": run.arguments} for run in runs for row in score_rows(run.model, run.folder, run.results)]
 
 
-def score_rows(
-    model: str, folder: RunFolder, tasks: Iterable[TaskResult], benchmarks: Iterable[BenchmarkResult]
-) -> list[dict[str, Any]]:
+def score_rows(model: str, folder: RunFolder, results: Results) -> list[dict[str, Any]]:
     """The rows of one run, with all `COLUMNS`; `model` is the model's name."""
     base = {"model": model, "model_args": "", "settings": folder.path.name, "run": str(folder.path)}
-    means, known, rows = list(benchmarks), list(tasks), list[dict[str, Any]]()
+    means, known, rows = list(results.benchmarks.values()), list(results.tasks.values()), list[dict[str, Any]]()
+    decisions = results.decisions.values()
     for task in known:
         owner = min((mean for mean in means if task.task in mean.tasks), key=lambda mean: len(mean.tasks), default=None)
         benchmark = owner.benchmark if owner else task.task
         names = {"benchmark": benchmark, "task": task.task, "task_type": task.task_type, "n_shots": task.n_shots}
-        rows += _rows({**base, **names, "sampled": sampled_text([task])}, task)
+        about = [task.task, *(mean.benchmark for mean in means if task.task in mean.tasks)]
+        names |= {"sampled": sampled_text([task]), "decision": decision_text(decisions, about)}
+        rows += _rows({**base, **names}, task)
     for mean in means:
         sampled = sampled_text(task for task in known if task.task in mean.tasks)
         names = {"benchmark": mean.benchmark, "task": "", "task_type": "", "n_shots": "", "sampled": sampled}
-        rows += _rows({**base, **names}, mean)
+        rows += _rows({**base, **names, "decision": decision_text(decisions, [mean.benchmark])}, mean)
     return [{column: row[column] for column in COLUMNS} for row in rows]
 
 
 def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
     """A row for each metric."""
-    shared = {**names, "total": result.total, "mean_of": mean_of_tasks(result), "decision": decision_text([result])}
+    shared = {**names, "total": result.total, "mean_of": mean_of_tasks(result)}
     return [
         {**shared, "failed": failed_samples(result, metric), "metric": metric, **_estimate_columns(value)}
         for metric, value in result.metrics.items()

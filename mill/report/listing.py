@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import SpecError
-from mill.api.printing import echo, echo_data, utf8
-from mill.api.storage import json_text, write_atomically
 from mill.report.tables import escape, print_table
+from mill.support.files import json_text, write_atomically
+from mill.support.terminal import echo, echo_data, utf8
 
 TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML = "table", "csv", "json", "md", "parquet", "html"
 PRINTED = (TABLE, CSV, JSON, MARKDOWN, HTML)

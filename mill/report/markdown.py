@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from mill.api.printing import printable
 from mill.checks.gate import RuleOutcome
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
@@ -17,6 +16,7 @@ from mill.report.scores import COLUMNS, NUMBERS, score_table
 from mill.report.sections import CheckSection, Section, index_rows
 from mill.report.tables import escape
 from mill.runs.sample_row import SampleRow, flag_words
+from mill.support.terminal import printable
 
 SAMPLES = 20  # shown of each task; the page has more
 

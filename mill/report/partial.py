@@ -3,10 +3,10 @@ and notes that a reader filters by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from mill.runs.sampling import describe_choice, is_random
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 
 _METHODS = {"sequential": "random, until decided:"}  # in words, where the name of the method does not say it
 
@@ -45,10 +45,9 @@ def _is_start(task: TaskResult) -> bool:
     return task.sampled.method == "first" if task.sampled is not None else not (task.pending and task.n)
 
 
-def decision_text(results: Iterable[TaskResult | BenchmarkResult]) -> str:
-    """`toy_exam: acc>0.6 is true`; empty where nothing was decided."""
-    decisions = [one for result in results for one in (result.decision, *result.other_decisions) if one is not None]
-    return "; ".join(dict.fromkeys(f"{one.of}: {one.claim} is {one.outcome}" for one in decisions))
+def decision_text(decisions: Iterable[Decision], about: Collection[str] | None = None) -> str:
+    """`toy_exam: acc>0.6 is true`; empty where nothing was decided, of these tasks and benchmarks where they are given."""
+    return "; ".join(f"{one.of}: {one.claim} is {one.outcome}" for one in decisions if about is None or one.of in about)
 
 
 def mean_of_tasks(result: TaskResult | BenchmarkResult) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from mill.api.budget import shown_dollars, shown_seconds, shown_tokens
-from mill.api.model import InputTokens
-from mill.api.printing import echo
+from mill.api.model import CountsTokens, HasPaths, InputTokens
 from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.report.scores import by_task
 from mill.report.tables import print_table
 from mill.runs.estimate import RunEstimate, estimate, reach
 from mill.runs.evaluate import Plan
 from mill.runs.task_plan import TaskPlan
+from mill.support.terminal import echo
 
 _COLUMNS = ("task", "runs as", "shots", "samples", "requests", "distinct", "recorded", "input tokens")
 
@@ -27,9 +27,9 @@ def print_plan(plan: Plan) -> None:
     all_distinct = [list({request.key: request for request in requests}.values()) for requests in everything]
     waiting = [{one.key: one for one in distinct if plan.record.peek(one) is None} for distinct in all_distinct]
     # All at once: what tasks share is tokenized once. Without waiting requests no tokenizer is loaded.
-    counted = (
-        plan.model.count_each([list(todo.values()) for todo in waiting]) if any(waiting) else [InputTokens(0)] * len(waiting)
-    )
+    counted: list[InputTokens | None] = [None if any(waiting) else InputTokens(0)] * len(waiting)
+    if any(waiting) and isinstance(plan.model, CountsTokens):
+        counted = plan.model.input_tokens([list(todo.values()) for todo in waiting])
     for task, requests, distinct, todo, tokens in zip(tasks, everything, all_distinct, waiting, counted, strict=True):
         samples += _unanswered(task, todo)
         left |= todo
@@ -55,9 +55,9 @@ def print_plan(plan: Plan) -> None:
             echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
     for line in [*by_task({task.requested: _not_logged(task) for task in tasks}), *by_task(truncated)]:
         echo(line)
-    # Named as in `planned_paths`.
+    planned = plan.model.planned_paths() if isinstance(plan.model, HasPaths) else {}
     needed = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}
-    paths = [f"{stage} {path}" for stage, path in plan.model.planned_paths().items() if stage in needed]
+    paths = [f"{stage} {path}" for stage, path in planned.items() if stage in needed]
     if paths:
         echo(f"batching: {', '.join(paths)}")
 

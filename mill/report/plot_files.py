@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from mill.api.errors import MissingPackage
-from mill.api.printing import one_line
 from mill.metrics.calibration import Calibration
 from mill.report.html.charts import short
 from mill.report.plot_data import CalibrationPlot, CostPlot, PlottedScore, ScorePlot
 from mill.report.tables import drawable, number
+from mill.support.terminal import one_line
 
 FORMS = ("svg", "png")
 # Okabe and Ito's palette: its colours differ for every kind of colour vision. Its yellow is too light on white.

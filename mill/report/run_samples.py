@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mill.api.storage import json_text
 from mill.runs.sample_row import FAILED, PENDING, SampleRow, read_rows
+from mill.support.files import json_text
 
 MAX_SAMPLES = 200  # of a task
 MAX_IN_RUN = 1000  # of all tasks of a run together

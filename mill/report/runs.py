@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from mill.report.run_samples import MAX_IN_RUN, MAX_SAMPLES, TaskSamples, read_t
 from mill.report.scores import result_warnings
 from mill.report.tables import number
 from mill.runs.folder import RESULTS, RunFolder
-from mill.runs.schema import BenchmarkResult, Results, TaskResult, main_metric
+from mill.runs.schema import BenchmarkResult, Decision, Results, TaskResult, main_metric
 
 FEWEST = 5  # samples of each task, also of runs with many tasks
 MAIN_SCORES = 4  # in the index
@@ -55,6 +55,10 @@ class RunSection:
         return list(self.results.benchmarks.values())
 
     @property
+    def decisions(self) -> list[Decision]:
+        return list(self.results.decisions.values())
+
+    @property
     def unfinished(self) -> str:
         """Why there are no scores, or not those of all tasks; empty for a finished run."""
         missing = [name for name in self.manifest["tasks"] if name not in self.results.tasks]
@@ -82,7 +86,7 @@ class RunSection:
         """Those of the results, and each error with its count; the samples have all errors, the results the first ones."""
         counted = any(found.total for found in self.samples.values())
         failures = [line for task, found in self.samples.items() for line in found.failure_lines(task)]
-        return [*result_warnings(self.tasks, self.benchmarks, failures=not counted), *failures]
+        return [*result_warnings(self.tasks, self.benchmarks, self.decisions, failures=not counted), *failures]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -93,6 +97,7 @@ class RunSection:
             "sessions": self.manifest["sessions"],
             "tasks": {name: result.to_dict() for name, result in self.results.tasks.items()},
             "benchmarks": {name: result.to_dict() for name, result in self.results.benchmarks.items()},
+            **({"decisions": {one.name: asdict(one) for one in self.decisions}} if self.decisions else {}),
             "samples": {name: found.to_dict() for name, found in self.samples.items()},
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from mill.metrics.paired import holm
 from mill.report.listing import Listing
 from mill.report.tables import dash, number, shown_name
 from mill.runs.recorded_run import RecordedRun, read_runs
-from mill.runs.sample_row import SampleRow
+from mill.runs.sample_row import FAILED, SampleRow
 from mill.runs.schema import TaskResult
 
 MOST_SETTINGS = 8
@@ -72,7 +72,11 @@ def task_warnings(pair: PairedRuns, name: str) -> list[str]:
         found.append(
             f"{name}: {n} samples are in both runs, {matches.unpaired} in one only; the difference is over those in both"
         )
-    valueless = sum(_valued(first) != _valued(second) for first, second in matches.pairs)
+    failed = [sum(row.status == FAILED for row in side) for side in zip(*matches.pairs, strict=True)]
+    if any(failed):
+        found.append(f"{name}: {failed[0]} of {n} samples failed in A and {failed[1]} in B; they count as wrong")
+    answered = [(a, b) for a, b in matches.pairs if FAILED not in (a.status, b.status)]
+    valueless = sum(_valued(first) != _valued(second) for first, second in answered)
     if valueless:
         found.append(f"{name}: {valueless} of {n} samples have a value in one run only, and are left out of the difference")
     prompts = sum(first.prompt != second.prompt for first, second in matches.pairs)
@@ -230,9 +234,8 @@ def _names(run: RecordedRun) -> Iterator[tuple[str, str]]:
 
 def _corrected(rows: Sequence[DiffRow]) -> list[DiffRow]:
     """With Holm's correction over all rows that can be tested."""
-    tested = [row for row in rows if not math.isnan(row.found.difference.p)]
-    corrected = {id(row): p for row, p in zip(tested, holm([row.found.difference.p for row in tested]), strict=True)}
-    return [DiffRow(**{**vars(row), "p_corrected": corrected.get(id(row), math.nan)}) for row in rows]
+    corrected = holm([row.found.difference.p for row in rows])
+    return [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
 
 
 def sentence(found: ScoreDiff) -> str:

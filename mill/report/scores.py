@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from mill.execute.executor import Tally
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
-from mill.runs.decisions import describe_decision
-from mill.runs.outcome import Outcome
+from mill.runs.adaptive import describe_decision
+from mill.runs.run_scores import Outcome
 from mill.runs.sample_row import FLAGS
-from mill.runs.schema import BenchmarkResult, TaskResult, failed_samples
+from mill.runs.schema import BenchmarkResult, Decision, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
 SHARED = 2  # tasks that have the same warning, for one line
@@ -69,20 +69,22 @@ def mean_of(mean: BenchmarkResult) -> str:
 
 def score_warnings(outcome: Outcome) -> list[str]:
     """What a reader of the scores must know, each line with the name of its task or benchmark."""
-    lines = result_warnings(outcome.tasks, outcome.benchmarks)
+    lines = result_warnings(outcome.tasks, outcome.benchmarks, outcome.decisions)
     lines += [f"{name}: {line}" for name, line in outcome.precision.items()]
     return lines + [f"{name} is not scored again: {reason}" for name, reason in outcome.left_out.items()]
 
 
 def result_warnings(
-    tasks: Sequence[TaskResult], benchmarks: Sequence[BenchmarkResult], *, failures: bool = True
+    tasks: Sequence[TaskResult],
+    benchmarks: Sequence[BenchmarkResult],
+    decisions: Sequence[Decision] = (),
+    *,
+    failures: bool = True,
 ) -> list[str]:
     """What several tasks share is one line. `failures` is whether failed samples are listed."""
     lines = by_task({task.task: warnings(task, failures) for task in tasks}, {task.task: task.warnings for task in tasks})
     lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
-    results: list[BenchmarkResult | TaskResult] = [*benchmarks, *tasks]
-    decided = {one.decision.of: one.decision for one in results if one.decision is not None}
-    return lines + [f"{name}: {describe_decision(decision)}" for name, decision in decided.items()]
+    return lines + [f"{decision.of}: {describe_decision(decision)}" for decision in decisions]
 
 
 def by_task(lines: Mapping[str, Sequence[str]], shareable: Mapping[str, Sequence[str]] | None = None) -> list[str]:

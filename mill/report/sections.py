@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.api.warnings import warn
 from mill.checks.glossary import counted
 from mill.checks.result import FILE, Check, read_check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, check_about
 from mill.report.runs import RunSection, read_run
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
+from mill.support.terminal import warn
 
 DECIDE = "decide"  # the command of checks that are about one run
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from mill.api.printing import echo_data, one_line, printable
+from mill.support.terminal import echo_data, one_line, printable
 
 
 def escape(text: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mill.api.errors import RunError
-from mill.api.printing import echo
-from mill.api.timing import DECODING, FORWARD, PHASES
 from mill.report.tables import print_table
 from mill.runs.schema import SessionEntry
+from mill.support.clocks import DECODING, FORWARD, PHASES
+from mill.support.terminal import echo
 
 PEAKS = {  # dense TFLOP/s in bfloat16, by a part of the device's name
     "H200": 989, "H100 PCIe": 756, "H100": 989, "H800": 989, "GH200": 989, "B200": 2250, "A100": 312, "A800": 312,

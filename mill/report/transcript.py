@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mill.api.response import Response
-from mill.api.storage import json_text
 from mill.api.tools import OK
 from mill.runs.sample_row import SampleRow, flag_words
 from mill.runs.samples import RunSample
+from mill.support.files import json_text
 
 _RULE = "-" * 60
 _SHOWN = 100  # characters of the description of a tool

@@ -13,15 +13,20 @@ from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Decision, TaskResult
 
 
-def summarize_benchmarks(results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark]) -> list[BenchmarkResult]:
-    """The means of benchmarks whose tasks all have results, by the requested names of the tasks."""
+def summarize_benchmarks(
+    results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark], decisions: Sequence[Decision] = ()
+) -> list[BenchmarkResult]:
+    """The means of benchmarks whose tasks all have results, by the requested names of the tasks. `decisions` are those that
+    were made by tests after each block of samples."""
     known = {entry.name: entry for entry in benchmarks}
     whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
-    found = [_summarize_benchmark(entry, {**results, **known}) for entry in whole]
+    found = [_summarize_benchmark(entry, {**results, **known}, decisions) for entry in whole]
     return [result for result in found if result is not None]
 
 
-def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> BenchmarkResult | None:
+def _summarize_benchmark(
+    benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark], decisions: Sequence[Decision]
+) -> BenchmarkResult | None:
     """None for one that computes its means itself and has none."""
     leaves = _leaves(benchmark, lookup)
     names = [name for name in leaves[0].metrics if all(name in leaf.metrics for leaf in leaves)]
@@ -41,13 +46,10 @@ def _summarize_benchmark(benchmark: Benchmark, lookup: Mapping[str, TaskResult |
     if any(leaf.pending and not leaf.n for leaf in leaves) and not _one_sample(leaves):
         # The run stopped before some of its tasks: how many samples ran is known, and no mean.
         result.metrics = {name: replace(NOTHING, n=one.n) for name, one in result.metrics.items()}
-    decision = leaves[0].decision
-    if decision is not None and decision.of == benchmark.name and all(leaf.decision == decision for leaf in leaves):
-        result.decision = decision
-        result.metrics = with_sequence(result.metrics, decision, stopped=all(map(stopped_by_test, leaves)))
+    if _one_sample(leaves):
         result.missing = []  # the mean is over the samples of all tasks together
-    shared = [one for one in leaves[0].other_decisions if all(one in leaf.other_decisions for leaf in leaves)]
-    result.other_decisions = [one for one in shared if one.of == benchmark.name]
+    stopped = all(map(stopped_by_test, leaves))
+    result.metrics = with_sequence(benchmark.name, result, decisions, stopped=stopped)
     return result
 
 
@@ -56,13 +58,16 @@ def stopped_by_test(result: TaskResult) -> bool:
     return result.sampled is not None and result.sampled.method == "sequential" and result.n < result.total
 
 
-def with_sequence(metrics: Mapping[str, Estimate], decision: Decision, *, stopped: bool) -> dict[str, Estimate]:
-    """With the confidence sequence as the interval of the metric that was decided, where the run `stopped` early: one for a
-    fixed number of samples does not account for the looks."""
-    found = dict(metrics)
-    if stopped and decision.looks and decision.metric in found:
-        last = decision.looks[-1]
-        found[decision.metric] = replace(found[decision.metric], low=float(last.low), high=float(last.high))
+def with_sequence(
+    name: str, result: TaskResult | BenchmarkResult, decisions: Sequence[Decision], *, stopped: bool
+) -> dict[str, Estimate]:
+    """The metrics with the confidence sequence as the interval of one that was decided, where the run `stopped` early: an
+    interval for a fixed number of samples does not account for the looks."""
+    found = dict(result.metrics)
+    about = [one for one in decisions if one.of == name and one.looks and one.metric in found and one.n <= result.n]
+    for one in sorted(about, key=lambda one: one.n) if stopped else ():
+        last = one.looks[-1]
+        found[one.metric] = replace(found[one.metric], low=float(last.low), high=float(last.high))
     return found
 
 

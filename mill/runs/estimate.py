@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from mill.api.budget import TokenUsage, most_output
 from mill.api.errors import RunError
 from mill.api.request import Request
-from mill.api.task import TaskType
-from mill.api.validate import convert
 from mill.execute.meter import MODEL, TOKENS_PER_CHARACTER
 from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.schema import Manifest, SessionEntry
+from mill.runs.schema import Manifest
 from mill.runs.session import spent_so_far
+from mill.support.validate import convert
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def _manifest(path: Path) -> Manifest | None:
 
 def _rates(path: Path, manifest: Manifest, generates: Collection[bool]) -> EarlierRates | None:
     """None where the run has no requests of one of the kinds, with text or without it."""
-    sessions = [split for one in manifest.sessions if one.computed and (split := _split(one, manifest)) is not None]
+    sessions = [one for one in manifest.sessions if one.computed and one.scored >= 0]  # -1 of an older version
     requests, scored = (sum(getattr(one, name) for one in sessions) for name in ("computed", "scored"))
     generated = requests - scored
     if not requests or (True in generates and not generated) or (False in generates and not scored):
@@ -132,15 +131,3 @@ def _rates(path: Path, manifest: Manifest, generates: Collection[bool]) -> Earli
         scoring_s=scoring_s / max(1, scored),
         generating_s=(seconds - scoring_s) / max(1, generated),
     )
-
-
-def _split(session: SessionEntry, manifest: Manifest) -> SessionEntry | None:
-    """A session with the counts of what was scored. One of an older version has them where its tasks are of one kind."""
-    if session.scored >= 0:
-        return session
-    generated = {task.task_type == TaskType.GENERATIVE_QA for task in manifest.tasks.values()}
-    if len(generated) > 1:
-        return None
-    if True in generated:
-        return replace(session, scored=0)
-    return replace(session, scored=session.computed, scored_tokens=session.output_tokens, scoring_s=session.answering_s)

@@ -17,41 +17,36 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
-from mill.api.background import deferred_interrupt
 from mill.api.budget import BudgetLimits, Prices
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
-from mill.api.timing import SCORING, WRITING, add_seconds, phase, take_seconds
-from mill.api.warnings import warn
-from mill.execute.backend import LocalBackend
 from mill.execute.choose import ExecutorChoice, make_backend
-from mill.execute.executor import Executor
-from mill.execute.lockstep import LockStepExecutor
+from mill.execute.executor import Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
-from mill.execute.ranks import Ranks
+from mill.execute.ranks import LockStepExecutor, Ranks
 from mill.execute.sample_state import SampleState, run_samples
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.runs import manifest
-from mill.runs.decisions import DecisionStages
+from mill.runs.adaptive import DecisionStages, PrecisionStages, Stages, answer_in_stages, make_orders
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import JudgeRunner, judge_failures
-from mill.runs.media_files import store_unnamed
 from mill.runs.multi_rank import RankShare, check_same_plan
-from mill.runs.outcome import Outcome
-from mill.runs.planned_samples import PlannedSamples
 from mill.runs.record import Record
-from mill.runs.rendered_prompts import RenderedPrompts
 from mill.runs.results import changed_data, stopped_text, write_results
-from mill.runs.run_scores import RunScores
-from mill.runs.samples import RunSample, from_state, prompt_requests, write_samples
+from mill.runs.run_scores import Outcome, RunScores
+from mill.runs.samples import RunSample, from_state, prompt_requests, store_unnamed, write_samples
+from mill.runs.samples_ahead import SamplesAhead
 from mill.runs.sampling import SampleChoice, SampleGroup
+from mill.runs.schema import Decision
 from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
-from mill.runs.stages import PrecisionStages, Stages, make_orders
 from mill.runs.task_plan import TaskPlan
 from mill.sandbox import sandbox_label
+from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
+from mill.support.processes import deferred_interrupt
+from mill.support.terminal import warn
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
 
@@ -166,21 +161,22 @@ class Run:
         self.session = self._make_session()
         self.meter = Meter(plan.limits, plan.prices, self.session, processes=ranks.size if ranks is not None else 1)
         self.answered: list[SampleState] = []
-        self._prompts = RenderedPrompts(plan.model)
-        self._planned: PlannedSamples | None = None
+        self._ahead = SamplesAhead(plan.folder, plan.model)
         self._entry: dict[str, Any] = {}
-        self._stages = plan.stages()
+        self.decisions: list[Decision] = []
+        self.precision: dict[str, str] = {}
+        """How precise the scores are, by task or benchmark, where that was the goal."""
 
     def _make_session(self) -> SessionFile:
         tasks = [one.task.name for one in self.plan.tasks] if self.first else []  # rank 0 waits for all
         beat_s = BUDGET_BEAT_S if self.plan.limits else BEAT_S
-        elsewhere = self.share.sessions if self.share is not None else None
-        return SessionFile(self.plan.folder, tasks, beat_s=beat_s, elsewhere=elsewhere)
+        return SessionFile(self.plan.folder, tasks, beat_s=beat_s)
 
     def _make_executor(self) -> Executor:
         plan = self.plan
         if self.ranks is None:
-            return Executor(make_backend(plan.executor, plan.spec, plan.model), plan.record, quiet=self.quiet)
+            backend = make_backend(plan.executor, plan.spec, plan.model)
+            return Executor(backend, plan.record, quiet=self.quiet, on_first_response=self._start_ahead)
         if not plan.model.lock_step:
             return Executor(LocalBackend(plan.model), plan.record, quiet=self.quiet)
         padding = {state.first_request.kind: state.first_request.clones()[0] for state in plan.states}
@@ -203,7 +199,7 @@ class Run:
         if self.first and self.plan.samples.staged:
             self.write_plan(self.tasks)
         self._answer(states)
-        if any(self._exchange(self.executor.superseded != superseded)):
+        if any(self.exchange(self.executor.superseded != superseded)):
             for state in self.answered:
                 state.reset()
             self._answer(self.answered)
@@ -214,26 +210,17 @@ class Run:
         else:
             run_samples(self.executor, states)
 
-    def _exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: Any) -> list[Any]:
         """The value of every rank."""
         return self.ranks.exchange(value) if self.ranks is not None else [value]
 
     def answer_all(self) -> None:
         """Answer the samples of the plan, part after part where one decides about the next."""
-        if self._stages is None:
+        stages = self.plan.stages()
+        if stages is None:
             self.answer(self.plan.states)
-            return
-        counts = self._stages.start()
-        while block := self._stages.take(counts):
-            self.answer(block)
-            counts = self._exchange(self._following(self._stages) if self.first else None)[0]  # which has all responses
-
-    def _following(self, stages: Stages) -> list[int]:
-        """How many samples of each group are next; none at the end of a budget."""
-        if self.meter.stopped:
-            return [0 for _ in stages.orders]
-        scores = self.scores
-        return stages.following(scores.score_states, scores.estimates)
+        else:
+            answer_in_stages(self, stages)
 
     @property
     def scores(self) -> RunScores:
@@ -246,16 +233,17 @@ class Run:
             plan.repeat_metrics,
             plan.judging,
             plan.groups,
-            self._stages,
+            self.decisions,
+            plan.samples.staged and not plan.steered,
             self.meter.stopped,
         )
 
     def leave(self) -> None:
         """End the session."""
         if self.share is not None:
-            self.share.end(self.session)
+            self.share.end()
         if self.first:
-            self._prompts.finish(self.answered)
+            self._ahead.finish_prompts(self.answered)
         self.ending.close()
 
     def finish(self) -> Outcome:
@@ -282,18 +270,14 @@ class Run:
             judge=plan.judging.label if plan.judging is not None else "",
             sandbox=sandbox_label([one.task for one in tasks]),
         )
-        missing = [one for one in tasks if one.task.name not in covered]
-        planned = self._planned = PlannedSamples(plan.folder, plan.model.model_name, missing)
-        if self.ranks is None and plan.model.loads_in_thread and planned.fixed:
-            self.executor.on_first_response = self._start_beside  # until then the interpreter has enough to do
-        else:
-            planned.write()
+        self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
+        startup = plan.model.startup
+        if self.ranks is not None or startup is None or not startup.loading or not self._ahead.fixed:
+            self._ahead.write()  # else at the first response: until then the interpreter has enough to do
 
-    def _start_beside(self) -> None:
-        """In threads, while the model computes: what samples have before they have responses."""
-        assert self._planned is not None
-        self._planned.start_writing()
-        self._prompts.start(self.answered)
+    def _start_ahead(self) -> None:
+        if self._ahead.unwritten:
+            self._ahead.start(self.answered)
 
     @contextmanager
     def until_answered(self, *, keep_model: bool) -> Iterator[None]:
@@ -323,8 +307,7 @@ class Run:
         # On a full disk this fails too, and then the first failure is the one to report.
         with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
             self._refuse_removed()
-            if self._planned is not None:
-                self._planned.finish()
+            self._ahead.finish_files()
             self._entry = manifest.write_session(
                 self.session,
                 tally=self.executor.tally,
@@ -346,7 +329,7 @@ class Run:
             raise RunError(f"{path} was removed or moved during the run: run the same command again")
 
     def _score(self) -> Outcome:
-        plan, tasks, stages, sent = self.plan, self.tasks, self._stages, self._prompts.of
+        plan, tasks, sent = self.plan, self.tasks, self._ahead.prompts_of
         records = {one.task.name: [from_state(state, sent(state)) for state in one.states] for one in tasks}
         breakdown = self._judge(records)
         with phase(SCORING):
@@ -354,7 +337,7 @@ class Run:
             scored = {one.task.name: scores.scored(one.task, records[one.task.name]) for one in tasks}
             results, means = scores.results(scored)
         with phase(WRITING):
-            written = write_results(self.session, results, plan.benchmarks)
+            written = write_results(self.session, results, plan.benchmarks, self.decisions)
             plan.folder.unmark_superseded(written)
             for name in written:
                 write_samples(plan.folder, plan.model.model_name, name, scored[name])
@@ -371,9 +354,10 @@ class Run:
             [*self.executor.backend.warnings(), *breakdown],
             scored,
             judge_failures=len(breakdown) + sum(map(judge_failures, scored.values())),
-            stopped=stopped_text(self.meter.stopped, list(results.values()), staged=stages is not None),
+            stopped=stopped_text(self.meter.stopped, list(results.values()), staged=scores.staged),
             spent=self.meter.spent_text(),
-            precision=stages.reached() if stages is not None else {},
+            precision=self.precision,
+            decisions=self.decisions,
         )
 
     def _judge(self, records: Mapping[str, list[RunSample]]) -> list[str]:

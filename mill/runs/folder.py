@@ -2,10 +2,10 @@
 
 manifest.json          what was run: model, settings, tasks, versions, and one entry for each session
 record/*.jsonl         responses, append-only, one file for each process
-samples/<task>.jsonl   one flat row for each sample; see sample_rows.py
+samples/<task>.jsonl   one flat row for each sample; see sample_row.py
 results.json           scores
 superseded.json        tasks whose scores came of answers that were found to be wrong; record/*.superseded has these
-media/*                images, audio and videos of samples that have no file of their own; see media_files.py
+media/*                images, audio and videos of samples that have no file of their own; see samples.py
 sessions/*.json        what each process works on, has spent, and adds to manifest and results; see session.py
 """
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.storage import read_bytes, slug, unique_name, write_json
-from mill.api.validate import convert, parse_json
 from mill.models.prefix.paths import CONTINUOUS, MIXED_ROWS, PACKED, VERIFIED, mixed_rows
 from mill.runs.sample_schema import checked
-from mill.runs.schema import Manifest, Results, View, decode_floats, refuse_misnamed
+from mill.runs.schema import Manifest, Results, View, decode_floats, earlier_decisions, refuse_misnamed
+from mill.support.files import read_bytes, slug, unique_name, write_json
+from mill.support.validate import convert, parse_json
 
 MANIFEST, RESULTS, SAMPLES = "manifest.json", "results.json", "samples"
 SUPERSEDED = "superseded.json"
@@ -74,6 +74,7 @@ class RunFolder:
         for name in ("tasks", "benchmarks"):
             if isinstance(sections.get(name), dict):
                 sections[name] = {entry: decode_floats(value) for entry, value in sections[name].items()}
+        sections.setdefault("decisions", earlier_decisions(sections))
         results = convert(sections, Results, file, RunError)
         refuse_misnamed(results.tasks, file)
         refuse_misnamed(results.benchmarks, file)

@@ -11,10 +11,10 @@ import msgspec
 from mill.api.batching import ANSWER_FIELD
 from mill.api.errors import MillError, RunError
 from mill.api.response import Response
-from mill.api.storage import open_regular, read_lines
-from mill.api.validate import convert, parse_json
-from mill.api.warnings import warn
 from mill.runs.sample_schema import RecordLine, read_response
+from mill.support.files import open_regular, read_lines
+from mill.support.terminal import warn
+from mill.support.validate import convert, parse_json
 
 _OPEN_FILES = 32
 
@@ -75,8 +75,7 @@ class Index:
         try:
             handle = self._handle(line.name)
             handle.seek(line.offset)
-            content = handle.readline()
-            return _plain_response(content) or read_response(_parse(content)["response"], "the response")
+            return read_response(_parse(handle.readline())["response"], "the response")
         except (OSError, KeyError, TypeError, MillError) as error:
             raise damaged(self.folder / line.name, f"at byte {line.offset}", error) from error
 
@@ -137,27 +136,6 @@ class _Head(msgspec.Struct):
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
-
-
-class _ResponseLine(msgspec.Struct):
-    response: Response
-
-
-_decode = msgspec.json.Decoder(_ResponseLine).decode
-_UNSET = dict(vars(Response()))
-
-
-def _plain_response(line: bytes) -> Response | None:
-    """The response of a line whose values have the types of its fields, in a third of the time; None of any other, such as
-    one with tokens, calls of tools, a distribution or numbers that are not finite."""
-    try:
-        response = _decode(line).response
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if response.tool_calls or response.tool_results or response.distribution is not None:
-        return None
-    response.__dict__ = _UNSET | response.__dict__  # msgspec leaves defaults to the class
-    return response
 
 
 def _parse(line: bytes) -> Any:

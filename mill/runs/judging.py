@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, RunError, SpecError
 from mill.api.identity import identity_of
-from mill.api.model import MillModel
+from mill.api.model import MillModel, has_chat_template
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
-from mill.api.warnings import warn
-from mill.execute.backend import LocalBackend
-from mill.execute.executor import Executor, Tally
+from mill.execute.executor import Executor, LocalBackend, Tally
 from mill.execute.meter import JUDGE, Meter
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
@@ -25,6 +22,7 @@ from mill.runs.folder import run_folder, short_hash
 from mill.runs.record import Record
 from mill.runs.samples import RunSample
 from mill.runs.task_plan import TaskPlan
+from mill.support.terminal import describe, warn
 from mill.tasks.load import Selection
 
 MOST_NAMED = 5
@@ -82,7 +80,7 @@ class JudgeRunner:
         if one.failed or len(texts) < len(one.requests):
             return []
         try:
-            chat = self.model.has_chat_template()
+            chat = has_chat_template(self.model)
             found = one.task.judge_requests(one.sample.sample, one.responses, texts, chat=chat)
         except KeyboardInterrupt:
             raise

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from mill import __version__
-from mill.api.secrets import redact, redact_command
-from mill.api.storage import unique_name
+from mill.api.model import ComputeDevice
 from mill.api.task import RenderSettings
-from mill.api.timing import ComputeDevice
 from mill.execute.executor import Tally
 from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST
@@ -24,6 +22,8 @@ from mill.runs.sampling import replaces
 from mill.runs.schema import Entry, SessionEntry, TaskEntry
 from mill.runs.session import TOP, SessionFile, read_entries
 from mill.runs.task_plan import TaskPlan
+from mill.support.files import unique_name
+from mill.support.secrets import redact, redact_command
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 

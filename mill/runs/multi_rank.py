@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, fields
+from itertools import islice
 from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.response import Response
-from mill.api.validate import convert
 from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
 from mill.runs.record import Record
-from mill.runs.schema import SessionState
-from mill.runs.session import SessionFile, States
+from mill.runs.session import SessionFile
+
+LINES = 1000  # of a record, that a rank tells at once
 
 
 class RankShare:
@@ -25,13 +25,10 @@ class RankShare:
 
     def __init__(self, ranks: Ranks, executor: Executor, record: Record) -> None:
         self._ranks, self._executor, self._record = ranks, executor, record
-        self._known: dict[str, SessionState] = {}
-        self._over = False
 
     def start(self, session: SessionFile) -> None:
         if self._ranks.first:
             session.take_turn()
-        self.sessions(session.states())
         self._ranks.exchange("it is our turn")
         if not self._ranks.first:
             session.take_turn()
@@ -46,22 +43,10 @@ class RankShare:
             executor.meter.stop(stopped)
         _gather(ranks, self._record, parts, partial=bool(stopped))
 
-    def end(self, session: SessionFile) -> None:
-        self.sessions(session.states())
+    def end(self) -> None:
         tallies = self._ranks.exchange(asdict(self._executor.tally))
         if self._ranks.first:
             self._executor.tally = _total(tallies)
-        self.sessions({})
-        self._over = True
-
-    def sessions(self, own: States) -> States:
-        """Tell the other ranks of the sessions that are known here; returns those that they have told of, whose files this
-        rank may not see."""
-        if own and not self._over:
-            self._ranks.publish("sessions", {name: asdict(replace(one, published={})) for name, one in own.items()})
-        for given in [] if self._over else self._ranks.published("sessions"):
-            self._known |= convert(given, dict[str, SessionState], "what another rank tells of its sessions", RunError)
-        return self._known
 
 
 def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:
@@ -78,7 +63,7 @@ def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:
 
 
 def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]], *, partial: bool) -> None:
-    """Rank 0 reads what the others recorded where it can see their files, and is sent the rest. What ranks have is
+    """Rank 0 reads what the others recorded where it can see their files, and is told the rest. What ranks have is
     `partial` where they stopped at a budget."""
     missing: list[int] = []
     if ranks.first:
@@ -86,14 +71,23 @@ def _gather(ranks: Ranks, record: Record, parts: Sequence[Sequence[SampleState]]
         # An error that is seen here may be an earlier session's, with a response since where that rank records.
         missing = [other for other in range(1, ranks.size) if not _replay_all(parts[other], record.response)]
     missing = ranks.exchange(missing)[0]
-    if ranks.first:
-        for other in missing:
-            for line in ranks.receive(other):
-                record.adopt(json.loads(line))
-            if not _replay_all(parts[other], record.lookup) and not partial:
-                raise RunError(f"rank {other} has not completed all of its samples")
-    elif ranks.rank in missing:
-        ranks.send(_lines(parts[ranks.rank]))
+    count = 0
+    if ranks.rank in missing:
+        for count, lines in enumerate(_batched(_lines(parts[ranks.rank])), 1):
+            ranks.publish(f"lines/{count}", lines)
+    counts = ranks.exchange(count) if missing else []
+    for other in missing if ranks.first else ():
+        for number in range(1, counts[other] + 1):
+            for line in ranks.published_by(other, f"lines/{number}"):
+                record.adopt(line)
+        if not _replay_all(parts[other], record.lookup) and not partial:
+            raise RunError(f"rank {other} has not completed all of its samples")
+
+
+def _batched(lines: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(lines)
+    while some := list(islice(rest, LINES)):
+        yield some
 
 
 def _replay_all(states: Sequence[SampleState], lookup: Callable[[str], Response | None]) -> bool:
@@ -110,9 +104,10 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
     return Tally(**{**sums, **longest})
 
 
-def _lines(states: Iterable[SampleState]) -> Iterable[str]:
+def _lines(states: Iterable[SampleState]) -> Iterator[dict[str, Any]]:
+    """As `Record.adopt` takes them."""
     for state in states:
         for request in (one for one in state.all_requests() if one.resps):
             for clone, response in zip(request.clones(), request.resps, strict=True):
                 head = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
-                yield json.dumps({**head, "response": response.to_dict()})
+                yield {**head, "response": response.to_dict()}

@@ -8,12 +8,8 @@ from pathlib import Path
 from mill.api.budget import BudgetLimits, Price, Prices
 from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
-from mill.api.model import MillModel
-from mill.api.storage import refuse_links
+from mill.api.model import MillModel, Priced
 from mill.api.task import RenderSettings
-from mill.api.timing import HASHING, LOADING, PLANNING, phase, take_seconds
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
 from mill.execute.meter import JUDGE, MODEL
 from mill.metrics.repeats import RepeatMetric
@@ -21,6 +17,7 @@ from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
+from mill.runs.adaptive import refuse_metric, with_positions
 from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
@@ -28,8 +25,11 @@ from mill.runs.record import Record
 from mill.runs.sampling import SampleChoice, groups_of
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.session import read_entries
-from mill.runs.stages import refuse_metric, with_positions
 from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
+from mill.support.clocks import HASHING, LOADING, PLANNING, phase, take_seconds
+from mill.support.files import refuse_links
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks.load import Selection
 
 
@@ -86,7 +86,6 @@ def open_for_run(
     addresses = addresses_of(resolved)
     with phase(LOADING):  # some backends import their packages
         model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=options.batch_size)
-    model.start_hashing()
     model.ready(options.wait)
     check_servers(resolved, model, options.wait)
     options.executor.check(resolved)
@@ -103,8 +102,8 @@ def plan_run(spec: Spec, model: MillModel, selection: Selection, options: RunCon
         refuse_without_judge(selection.tasks)
     with phase(PLANNING):
         tasks = plan_tasks(model, selection, settings, options.samples)
-    if starts and options.executor.executor == LOCAL:
-        model.start_loading([request for plan in tasks for state in plan.states for request in state.requests])
+    if starts and options.executor.executor == LOCAL and model.startup is not None:
+        model.startup.expect([request for plan in tasks for state in plan.states for request in state.requests])
     recorded = plan_record(spec, model, options, judging)
     planned = replace(
         recorded,
@@ -132,7 +131,8 @@ def _prices(model: MillModel, judging: JudgeRunner | None, options: RunConfig) -
     models = {MODEL: (model, options.price, "--price")}
     if judging is not None:
         models[JUDGE] = (judging.model, options.judge_price, "--judge_price")
-    prices = {account: price or one.price() for account, (one, price, _) in models.items()}
+    own = {account: one.price() if isinstance(one, Priced) else None for account, (one, _, _) in models.items()}
+    prices = {account: price or own[account] for account, (_, price, _) in models.items()}
     for account, (one, _, option) in models.items() if options.limits.cost is not None else ():
         if prices[account] is None:
             raise SpecError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,14 +16,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import RunError
-from mill.api.printing import utf8
 from mill.api.request import Request
-from mill.api.response import Response
-from mill.api.storage import make_folder, unique_name, write_atomically
-from mill.api.warnings import warn
+from mill.api.response import Response, Token
 from mill.runs.folder import mark_superseded
 from mill.runs.index import Index, RecordOffset
-from mill.runs.scrubbing import without_secrets
+from mill.support.files import make_folder, unique_name, write_atomically
+from mill.support.secrets import any_known, scrub
+from mill.support.terminal import utf8, warn
 
 FOLDER = "record"
 DISTRIBUTIONS = "distributions"
@@ -54,7 +52,7 @@ class Record:
         if response is None:
             response = self._from_other_run(request)
             if response is not None:
-                response = self.put(request, self._with_own_distribution(request.key, response))
+                response = self.put(request, response)
         return response
 
     def peek(self, request: Request) -> Response | None:
@@ -78,7 +76,7 @@ class Record:
             line = index.find(request.key)
             if line is not None and line.deterministic and not line.failed:
                 response = self._read_shared(index, line)
-                if response is not None and not response.empty:
+                if response is not None and not response.empty and response.distribution is None:
                     return response
         return None
 
@@ -89,25 +87,6 @@ class Record:
         except RunError as error:
             warn(f"a response of another run is not reused: {error}")
             return None
-
-    def _with_own_distribution(self, key: str, reused: Response) -> Response:
-        """Linked or copied, so that removing the other run takes nothing from this one."""
-        if reused.distribution is None:
-            return reused
-        source, own = distribution_file(self.folder.parent, reused.distribution), self._distribution(key)
-        draft = own.with_name(f".{unique_name()}")
-        try:
-            make_folder(own.parent, root=self.root)
-            try:
-                os.link(source, draft)
-            except OSError:  # another disk, or a file system without links
-                shutil.copyfile(source, draft)
-            draft.replace(own)  # never through a link of that name
-        except (OSError, shutil.Error) as error:
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            raise RunError(f"cannot write {own}: {getattr(error, 'strerror', None) or error}") from error
-        return replace(reused, distribution=self._distribution_name(key))
 
     def _distribution(self, key: str) -> Path:
         return self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
@@ -271,3 +250,37 @@ def distribution_file(run: Path, name: str) -> Path:
 
 def _json_bool(value: bool) -> str:
     return "true" if value else "false"
+
+
+def without_secrets(response: Response) -> Response:
+    """The response without known secrets; nearly always the same object."""
+    if not any_known():
+        return response
+    changed: dict[str, Any] = {
+        name: clean
+        for name in ("text", "label", "error", "finish_reason")
+        if (given := getattr(response, name)) and (clean := scrub(given)) != given
+    }
+    ranking = response.ranking and tuple((scrub(label), score) for label, score in response.ranking)
+    tokens = _scrub_tokens(response.tokens, whole="text" not in changed)
+    if not changed and ranking == response.ranking and tokens is response.tokens:
+        return response
+    return replace(response, **changed, ranking=ranking, tokens=tokens)
+
+
+def _scrub_tokens(tokens: tuple[Token, ...] | None, *, whole: bool) -> tuple[Token, ...] | None:
+    """None where a secret spans several tokens, each of which has a piece of it."""
+    if not tokens:
+        return tokens
+    cleaned = tuple(map(_scrub_token, tokens))
+    joined = "".join(token.text for token in cleaned)
+    if not whole or scrub(joined) != joined:
+        return None
+    return tokens if all(new is old for new, old in zip(cleaned, tokens, strict=True)) else cleaned
+
+
+def _scrub_token(token: Token) -> Token:
+    text, names = scrub(token.text), [name if isinstance(name, int) else scrub(name) for name, _ in token.top]
+    if text == token.text and all(new == old for new, (old, _) in zip(names, token.top, strict=True)):
+        return token
+    return replace(token, text=text, top=tuple((name, value) for name, (_, value) in zip(names, token.top, strict=True)))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mill.api.errors import RunError
-from mill.api.warnings import warn
 from mill.metrics.estimate import Estimate
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.runs.folder import MANIFEST, RunFolder, find_runs
-from mill.runs.model_labels import distinguishing_arguments
 from mill.runs.sample_row import SampleRow, iterate_rows, read_light
 from mill.runs.sampling import is_random
 from mill.runs.schema import BenchmarkResult, Results, TaskResult
+from mill.support.terminal import warn
 
 T = TypeVar("T")
 
@@ -107,3 +106,34 @@ def with_arguments(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """The runs with what distinguishes those of equal names."""
     arguments = distinguishing_arguments({str(run.path): run.manifest["model"] for run in runs})
     return [RecordedRun(run.folder, run.manifest, run.results, arguments[str(run.path)]) for run in runs]
+
+
+def distinguishing_arguments(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """For each run, the backend and arguments in which it differs from runs of another model with the same name.
+
+    Models that differ in none of them, such as other weights in the same folder, have the name of their folder.
+    """
+    by_name: dict[str, dict[str, list[str]]] = {}  # model name -> model folder -> runs
+    for run, model in models.items():
+        by_name.setdefault(model["name"], {}).setdefault(Path(run).parent.name, []).append(run)
+    texts = dict.fromkeys(models, "")
+    for folders in by_name.values():
+        if len(folders) < 2:
+            continue
+        described = [_described(models[runs[0]]) for runs in folders.values()]
+        differing = _differing(described)
+        labels = [", ".join(f"{name}={entry[name]}" for name in differing if name in entry) for entry in described]
+        for (folder, runs), label in zip(folders.items(), labels, strict=True):
+            clash = labels.count(label) > 1
+            texts |= dict.fromkeys(runs, ", ".join(filter(None, (label, folder if clash else ""))))
+    return texts
+
+
+def _described(model: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = model.get("arguments")
+    return {"backend": model.get("backend", ""), **(arguments if isinstance(arguments, dict) else {})}
+
+
+def _differing(described: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for arguments in described for name in arguments)
+    return [name for name in names if any(arguments.get(name) != described[0].get(name) for arguments in described)]

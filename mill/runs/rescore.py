@@ -11,24 +11,24 @@ from typing import Any
 from mill.api.errors import MillError, RunError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Task
-from mill.api.validate import convert
-from mill.api.warnings import warn
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
 from mill.metrics.repeats import read_repeat_metrics
+from mill.runs.adaptive import decide_again
 from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
-from mill.runs.decisions import decide_again
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.runs.judging import judge_failures
-from mill.runs.outcome import Outcome
 from mill.runs.record import Record
 from mill.runs.results import summarize, write_results
+from mill.runs.run_scores import Outcome
 from mill.runs.samples import RunSample, from_state, read_samples, write_samples
 from mill.runs.sampling import random_position
-from mill.runs.schema import Decision, Manifest, TaskEntry, TaskResult
+from mill.runs.schema import Decision, Manifest, Results, TaskEntry, TaskResult
 from mill.runs.scoring import score_samples
 from mill.runs.session import SessionFile
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
+from mill.support.terminal import warn
+from mill.support.validate import convert
 from mill.tasks import hooks
 from mill.tasks.load import recorded_benchmarks, recorded_task
 
@@ -73,44 +73,37 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
     if not results and left_out:
         name, reason = next(iter(left_out.items()))
         raise RunError(f"none of the {len(left_out)} tasks can be scored again: {name}: {reason}")
-    _add_decisions(results, earlier.tasks, known.tasks, scored, settings.seed or 0)
+    decisions = _decided_again(earlier, known.tasks, scored, settings.seed or 0)
+    for name, result in results.items():
+        result.metrics = with_sequence(name, result, decisions, stopped=stopped_by_test(result))
     benchmarks = recorded_benchmarks(earlier.benchmarks, documents)
-    means = summarize_benchmarks(results, benchmarks)
+    means = summarize_benchmarks(results, benchmarks, decisions)
     with SessionFile(folder) as session:
-        for name in write_results(session, results, benchmarks):
+        for name in write_results(session, results, benchmarks, decisions):
             write_samples(folder, known.model.name, name, scored[name])
     seconds, failures = time.time() - started, sum(map(judge_failures, scored.values()))
     tasks = list(results.values())
-    return Outcome(known.model.name, folder, tasks, means, Tally(), seconds, judge_failures=failures, left_out=left_out)
+    outcome = Outcome(known.model.name, folder, tasks, means, Tally(), seconds, decisions=decisions)
+    return replace(outcome, judge_failures=failures, left_out=left_out)
 
 
-def _add_decisions(
-    results: Mapping[str, TaskResult],
-    earlier: Mapping[str, TaskResult],
-    entries: Mapping[str, TaskEntry],
-    scored: Mapping[str, Sequence[RunSample]],
-    seed: int,
-) -> None:
-    """Test the claims of the run again: the same samples in the same order, with their scores as they are now. A decision
+def _decided_again(
+    earlier: Results, entries: Mapping[str, TaskEntry], scored: Mapping[str, Sequence[RunSample]], seed: int
+) -> list[Decision]:
+    """The claims of the run, tested again: the same samples in the same order, with their scores as they are now. A decision
     about samples that the folder has no more stays as it is."""
-    again: dict[tuple[str, str], Decision] = {}
-    for decision in {(one.of, one.claim): one for result in earlier.values() for one in result.decisions}.values():
-        tasks = [name for name, result in earlier.items() if decision in result.decisions]
+    again = []
+    for decision in earlier.decisions.values():
+        benchmark = earlier.benchmarks.get(decision.of)
+        tasks = benchmark.tasks if benchmark is not None else [decision.of]
         if all(name in scored and _has_first_drawn(entries[name]) for name in tasks):
             drawn = _as_drawn({entries[name].requested or name: scored[name] for name in tasks}, seed)
             try:
-                again[decision.of, decision.claim] = decide_again(decision, drawn)
+                decision = decide_again(decision, drawn)
             except MillError as error:
                 warn(f"{decision.claim} of {decision.of} is not tested again: {error}")
-    for result in results.values():
-        before = earlier.get(result.task)
-        if before is None:
-            continue
-        known = {one.claim: again[one.of, one.claim] for one in before.decisions if (one.of, one.claim) in again}
-        result.decision = known.pop(before.decision.claim, None) if before.decision is not None else None
-        result.other_decisions = [*known.values()]
-        if result.decision is not None and result.decision.of == result.task:
-            result.metrics = with_sequence(result.metrics, result.decision, stopped=stopped_by_test(result))
+        again.append(decision)
+    return again
 
 
 def _has_first_drawn(entry: TaskEntry) -> bool:
@@ -142,10 +135,6 @@ def _answered(
     if missing:
         lacks = f"the record lacks responses of {missing} of {len(samples)} samples of {task.name}"
         warn(f"{folder.path}: {lacks}; {file} has them")
-    different = sum(_differ(before, after) for before, (after, _) in zip(read, samples, strict=True))
-    if different:
-        which = f"{different} of {len(samples)} samples of {task.name} have other responses in {file} than in the record"
-        warn(f"{folder.path}: {which}: those of the record are scored, and {file} is written again")
     return [sample for sample, _ in samples]
 
 
@@ -174,23 +163,6 @@ def _with_responses(task: Task, sample: RunSample, record: Record, settings: Ren
     if _count(again.responses) < _count(sample.responses):  # fewer responses never replace more
         return sample, True
     return again, bool(used)
-
-
-def _differ(before: RunSample, after: RunSample) -> bool:
-    """Whether the samples file has another answer than the record for a request that both have."""
-    known = _answers(after)
-    return any(known.get(key, answer) != answer for key, answer in _answers(before).items())
-
-
-def _answers(sample: RunSample) -> dict[str, tuple[object, ...]]:
-    """What was answered under each key, but for errors, which a later answer replaces, and for measurements."""
-    return {
-        key: (one.text, one.score, one.label, one.reasoning, one.tool_calls, one.tool_results)
-        for keys, given in zip(sample.keys, sample.responses, strict=True)
-        if len(keys) == len(given)
-        for key, one in zip(keys, given, strict=True)
-        if not one.failed
-    }
 
 
 def _looked_up(sample: RunSample, lookup: Callable[[str], Response | None]) -> RunSample:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
-from mill.api.batching import describe
 from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics, tasks
 from mill.api.task import Benchmark, Opaque, Task, Value
-from mill.api.warnings import warn
 from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around
+from mill.metrics.finite_population import Stratum, stratified_mean
 from mill.metrics.paired import inside
 from mill.runs.benchmark_means import summarize_benchmarks
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
 from mill.runs.judging import judge_failures
 from mill.runs.sample_row import FLAGS
-from mill.runs.sampled_estimates import OWN, of_sample
 from mill.runs.samples import RunSample, metrics_of
 from mill.runs.sampling import is_random, replaces
-from mill.runs.schema import BenchmarkResult, Entry, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
+from mill.runs.schema import BenchmarkResult, Decision, Entry, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
 from mill.runs.session import SessionFile, read_entries
+from mill.support.terminal import describe, warn
 
 MOST_LISTED = 20
 UNCATEGORIZED = "(none)"
@@ -190,23 +189,28 @@ def _valued(scored: Sequence[RunSample], metric: str) -> list[list[Value]]:
     return [values for values in found if values]
 
 
-def write_results(session: SessionFile, results: Mapping[str, TaskResult], benchmarks: Sequence[Benchmark] = ()) -> set[str]:
+def write_results(
+    session: SessionFile,
+    results: Mapping[str, TaskResult],
+    benchmarks: Sequence[Benchmark] = (),
+    decisions: Sequence[Decision] = (),
+) -> set[str]:
     """Write results, by the requested names, and return the tasks whose results were written. A result over fewer samples
     of the same data is not, if they were chosen in the same way or the others are all: a run with a small limit never
     replaces the full one.
 
-    The means of benchmarks are computed from the results that the folder has then, also those of earlier commands.
+    The means of benchmarks are computed from the results that the folder has then, also those of earlier commands. Decisions
+    stay beside the scores of more samples, as long as the data are the same.
     """
     folder = session.folder
     earlier = read_entries(folder, RESULTS, "tasks", TaskResult)
     written = [result for result in results.values() if not _larger(earlier.get(result.task), result)]
-    for result in results.values():
-        before = earlier.get(result.task)
-        if before is not None and result not in written and result.decision is not None:
-            written.append(_with_decisions(before, result))  # they stay beside the scores of more samples
-    written = [_with_decisions(result, earlier.get(result.task)) for result in written]
-    if written:
-        session.publish(RESULTS, {"tasks": {one.task: Entry(one.to_dict(), weight=one.n) for one in written}})
+    other_data = {name for name, one in results.items() if one.task in earlier and not _same_data(earlier[one.task], one)}
+    entries = dict.fromkeys(_decided(folder, other_data), Entry(None))
+    entries |= {one.name: Entry(asdict(one), weight=one.n) for one in decisions}
+    if written or entries:
+        tasks = {one.task: Entry(one.to_dict(), weight=one.n) for one in written}
+        session.publish(RESULTS, {"tasks": tasks, **({"decisions": entries} if entries else {})})
     changed = {one.task for one in written if one.task not in earlier or earlier[one.task].to_dict() != one.to_dict()}
     for _ in range(_ATTEMPTS):  # another process may write a task's result at the same time
         means = _changed_means(folder, results, benchmarks, changed)
@@ -216,15 +220,13 @@ def write_results(session: SessionFile, results: Mapping[str, TaskResult], bench
     return {result.task for result in results.values() if not _larger(earlier.get(result.task), result)}
 
 
-def _with_decisions(result: TaskResult, other: TaskResult | None) -> TaskResult:
-    """A result with the decisions of another one of the same data, as far as they are about other claims."""
-    if other is None or not _same_data(other, result):
-        return result
-    decisions = {one.claim: one for one in other.decisions}
-    own = result.decision or other.decision
-    decisions |= {one.claim: one for one in result.other_decisions}
-    rest = [one for one in decisions.values() if own is None or one.claim != own.claim]
-    return replace(result, decision=own, other_decisions=rest)
+def _decided(folder: RunFolder, tasks: Collection[str]) -> list[str]:
+    """The decisions of a folder about these tasks, or about benchmarks with one of them."""
+    if not tasks:
+        return []
+    groups = {name: set(one.tasks) for name, one in read_entries(folder, RESULTS, "benchmarks", BenchmarkResult).items()}
+    known = read_entries(folder, RESULTS, "decisions", Decision)
+    return [name for name, one in known.items() if groups.get(one.of, {one.of}) & set(tasks)]
 
 
 def changed_data(folder: RunFolder, data_hashes: Mapping[str, str]) -> list[str]:
@@ -255,7 +257,8 @@ def _changed_means(
     task_of |= {name: one.task for name, one in results.items()}
     by_name = {name: counting[task] for name, task in task_of.items() if task in counting}
     known = {**_registered(written), **{one.name: one for one in benchmarks}}
-    means = summarize_benchmarks(by_name, list(known.values()))
+    decisions = read_entries(folder, RESULTS, "decisions", Decision)
+    means = summarize_benchmarks(by_name, list(known.values()), list(decisions.values()))
     means += [replace(one, metrics={}) for name, one in written.items() if name not in known and changed & set(one.tasks)]
     return {
         mean.benchmark: Entry(mean.to_dict(), weight=mean.n)
@@ -288,3 +291,51 @@ def _larger(earlier: TaskResult | None, result: TaskResult) -> bool:
 
 def _same_data(earlier: TaskResult, result: TaskResult) -> bool:
     return (earlier.data_hash, earlier.version) == (result.data_hash, result.version)
+
+
+MEAN, OWN = "mean", ""  # how a metric is summed up: by its mean, or by the task itself
+
+
+def of_sample(
+    task: Task,
+    name: str,
+    how: str,
+    plain: Estimate,
+    scored: Sequence[RunSample],
+    total: int,
+    strata: Mapping[str, int],
+) -> Estimate:
+    """A mean over a random sample as an estimate of the mean over all of the data; what is no mean of numbers stays as it
+    is."""
+    if how not in (MEAN, OWN) or not plain.n or not math.isfinite(plain.value):
+        return plain
+    parts = strata_of(name, scored, total, strata)
+    if parts is None:
+        return plain
+    if how == OWN:  # a task's own mean is recognized by its value
+        average = math.fsum(value for part in parts for value in part.values) / plain.n
+        if not math.isclose(average, plain.value, rel_tol=1e-9, abs_tol=1e-12):
+            return plain
+    return stratified_mean(parts, limits=limits_of(task, name, parts))
+
+
+def limits_of(task: Task, name: str, parts: Sequence[Stratum]) -> tuple[float, float]:
+    """What a task says about a metric, else 0 and 1 for values that are all inside."""
+    limits = task.limits(name)
+    if not all(map(math.isfinite, limits)) and all(0 <= value <= 1 for part in parts for value in part.values):
+        return 0.0, 1.0
+    return limits
+
+
+def strata_of(metric: str, scored: Sequence[RunSample], total: int, strata: Mapping[str, int]) -> list[Stratum] | None:
+    """The values of a metric by category; None where they are no plain numbers."""
+    groups: dict[str, list[float]] = {category: [] for category in strata or [""]}
+    for one in scored:
+        values = [value for value in one.values.get(metric, ()) if value is not None]
+        if not values:
+            continue
+        if not all(isinstance(value, (int, float)) for value in values):
+            return None
+        numbers = [float(value) for value in values if isinstance(value, (int, float))]
+        groups.setdefault(one.category if strata else "", []).append(math.fsum(numbers) / len(numbers))
+    return [Stratum(values, strata.get(category, total) if strata else total) for category, values in groups.items()]

@@ -1,24 +1,25 @@
-"""From responses to results: the samples of a run scored, and the metrics of its tasks and benchmarks."""
+"""From responses to results: the samples of a run scored, the metrics of its tasks and benchmarks, and its outcome."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.task import Benchmark, RenderSettings, Task
+from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.metrics.repeats import RepeatMetric
 from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
+from mill.runs.folder import RunFolder
 from mill.runs.judging import JudgeRunner, judgement_warnings
 from mill.runs.results import stopped_text, summarize
 from mill.runs.samples import RunSample, from_state
 from mill.runs.sampling import SampleGroup, is_random
-from mill.runs.schema import BenchmarkResult, SampledData, TaskResult
+from mill.runs.schema import BenchmarkResult, Decision, Results, SampledData, TaskResult
 from mill.runs.scoring import score_samples
-from mill.runs.stages import Stages
 from mill.runs.task_plan import TaskPlan
 from mill.tasks.suite import ANSWERED
 
@@ -34,7 +35,9 @@ class RunScores:
     repeat_metrics: Sequence[RepeatMetric] | None = None
     judging: JudgeRunner | None = None
     groups: Sequence[SampleGroup] = ()
-    stages: Stages | None = None
+    decisions: Sequence[Decision] = ()
+    staged: bool = False
+    """Whether the run takes its samples part after part, so that it is not known how many it needs."""
     stopped: str = ""
 
     def scored(self, task: Task, records: Sequence[RunSample]) -> list[RunSample]:
@@ -54,22 +57,14 @@ class RunScores:
             plan.requested: self._summarize(plan, scored[plan.task.name], random=plan.requested in drawn)
             for plan in self.plans
         }
-        self._add_decisions(results)
-        return results, summarize_benchmarks(results, self.benchmarks)
+        for name, result in results.items():
+            result.metrics = with_sequence(name, result, self.decisions, stopped=stopped_by_test(result))
+        return results, summarize_benchmarks(results, self.benchmarks, self.decisions)
 
     def estimates(self) -> dict[str, Mapping[str, Estimate]]:
         results, means = self.results({plan.task.name: self.score_states(plan.states) for plan in self.plans})
         found: dict[str, TaskResult | BenchmarkResult] = {**results, **{mean.benchmark: mean for mean in means}}
         return {name: one.metrics for name, one in found.items()}
-
-    def _add_decisions(self, results: Mapping[str, TaskResult]) -> None:
-        if self.stages is None:
-            return
-        decisions, groups = self.stages.decisions(), {name: one.name for one in self.groups for name in one.tasks}
-        for name, result in results.items():
-            result.decision = decisions.get(groups[name])
-            if result.decision is not None and result.decision.of == result.task:
-                result.metrics = with_sequence(result.metrics, result.decision, stopped=stopped_by_test(result))
 
     def _is_prefix(self, group: SampleGroup, scored: Mapping[str, Sequence[RunSample]]) -> bool:
         """Whether the samples that ran before a budget ended are the first ones of the random order: what is left out of the
@@ -93,7 +88,7 @@ class RunScores:
         if result.pending and result.n and result.sampled is None:
             result.warnings.append("the samples that ran are neither the first rows nor a random sample")
         if result.pending or result.not_judged:
-            result.warnings.append(f"the run {stopped_text(self.stopped, [result], staged=self.stages is not None)}")
+            result.warnings.append(f"the run {stopped_text(self.stopped, [result], staged=self.staged)}")
         return result
 
     def _judge_warnings(self, task: Task, scored: Sequence[RunSample]) -> list[str]:
@@ -113,3 +108,49 @@ def _chosen(plan: TaskPlan, scored: Sequence[RunSample], *, random: bool) -> Sam
         return plan.sampled if random or not is_random(plan.sampled) else None
     pending = [one.pending for one in scored]
     return SampledData("first") if pending == sorted(pending) else None
+
+
+@dataclass
+class Outcome:
+    """The results of a run. `tasks` and `benchmarks` are those of this command, not all that the folder has."""
+
+    model: str
+    folder: RunFolder
+    tasks: list[TaskResult]
+    benchmarks: list[BenchmarkResult]
+    tally: Tally
+    seconds: float
+    warnings: list[str] = field(default_factory=list)
+    scored: dict[str, list[RunSample]] = field(default_factory=dict, repr=False)
+    """The samples of each task, by the task's name."""
+    judge_failures: int = 0
+    """Requests to the judge that failed, and judgements that could not be read."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Tasks that could not be scored again, with the reason."""
+    stopped: str = ""
+    """At which budget the run stopped, and how many samples are done; empty where it came to its end."""
+    spent: str = ""
+    """What the whole run has spent, where it has a budget."""
+    decisions: Sequence[Decision] = ()
+    """About claims, of this command."""
+    precision: dict[str, str] = field(default_factory=dict)
+    """How precise each task or benchmark is, and with how many samples, where a precision was given."""
+
+    @property
+    def results(self) -> Results:
+        tasks, benchmarks = ({one.task: one for one in self.tasks}, {one.benchmark: one for one in self.benchmarks})
+        return Results(tasks, benchmarks, {one.name: one for one in self.decisions})
+
+    @property
+    def errors(self) -> int:
+        return sum(task.errors for task in self.tasks)
+
+    @property
+    def without_score(self) -> list[str]:
+        """Tasks of which samples ran, and none has a value of any metric."""
+        return [task.task for task in self.tasks if task.n and not any(estimate.n for estimate in task.metrics.values())]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every task has a score, no sample failed or was left, and no judgement is missing."""
+        return not (self.stopped or self.errors or self.judge_failures or self.without_score or self.left_out)

@@ -40,13 +40,13 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from mill.api.errors import RunError
-from mill.api.printing import utf8
 from mill.api.response import Response
-from mill.api.secrets import scrub
-from mill.api.storage import json_text, read_lines, write_atomically
-from mill.api.validate import convert, parse_json
 from mill.runs.folder import RunFolder
 from mill.runs.sample_schema import MediaEntry, MessageEntry, ResponseEntry, ToolEntry, ValueEntry
+from mill.support.files import json_text, read_lines, write_atomically
+from mill.support.secrets import scrub
+from mill.support.terminal import utf8
+from mill.support.validate import convert, parse_json
 
 if TYPE_CHECKING:
     Nested = Any

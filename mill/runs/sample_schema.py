@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.api.tools import CallOutcome
-from mill.api.validate import Number, convert
+from mill.support.validate import Number, convert
 
 
 @dataclass

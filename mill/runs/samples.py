@@ -1,6 +1,8 @@
 """A sample of a run in memory: what was asked and answered and, once it was scored, its values.
 
-A file has it as one row: see sample_row.py.
+A file has it as one row: see sample_row.py. It names each image, audio and video with the digest of its content, so that
+`mill view` can show them after the run. Those of files are read from there again. What has no file, such as an image that a
+task has drawn, is copied to `media/<digest>` in the run's folder, up to a limit.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
-from mill.api.batching import describe
+from mill.api.errors import MillError
+from mill.api.message import AUDIO, IMAGE, Media
 from mill.api.registry import metrics
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.api.response import Response, encode_float
-from mill.api.storage import json_text
+from mill.api.response import Response
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.execute.sample_state import SampleState
+from mill.models.media.decode import image_bytes, wav_bytes
 from mill.runs.folder import RunFolder
-from mill.runs.media_files import media_entries
 from mill.runs.sample_row import (
     FLAGS,
     NOT_ANSWERED,
@@ -39,6 +41,8 @@ from mill.runs.sample_row import (
     write_lines,
 )
 from mill.runs.sample_schema import read_response
+from mill.support.files import encode_float, json_text, write_atomically
+from mill.support.terminal import describe, warn
 from mill.tasks import hooks
 
 
@@ -68,7 +72,7 @@ class RunSample:
     added_tools: list[dict[str, Any]] = field(default_factory=list)
     """Of a dialog: those that came in a later round."""
     media: list[dict[str, str]] = field(default_factory=list)
-    """The images, audio and videos of its prompt; see media_files.py."""
+    """The images, audio and videos of its prompt."""
     noted: frozenset[str] = frozenset()
     """Flags that are not seen in the responses."""
 
@@ -380,3 +384,41 @@ def write_samples(folder: RunFolder, model: str, task: str, samples: Iterable[Ru
 def read_samples(file: Path) -> list[RunSample]:
     """Samples as a run wrote them, with their responses. Two lines of one sample are refused."""
     return [sample_of(row, where) for where, row in unique_rows(file).values()]
+
+
+MEDIA = "media"  # the folder of what has no file
+MOST_STORED = 1 << 28  # bytes of one run
+
+
+def media_entries(media: Iterable[Media]) -> list[dict[str, str]]:
+    return [{"type": one.kind, "name": one.name, "digest": one.digest} for one in media]
+
+
+def store_unnamed(folder: RunFolder, media: Iterable[Media]) -> None:
+    """Copy what cannot be read again from a file; a copy that fails costs an image in the viewer, never the run."""
+    target = folder.path / MEDIA
+    stored = sum(file.stat().st_size for file in target.glob("*")) if target.is_dir() else 0
+    for one in media:
+        if not one.name.startswith("<") or (target / one.digest).exists():
+            continue
+        try:
+            content = _encoded_media(one)
+            if content is None:
+                continue
+            stored += len(content)
+            if stored > MOST_STORED:
+                warn(f"{target} is full: the {one.kind}s of further samples are not stored for `mill view`")
+                return
+            write_atomically(target / one.digest, content, root=folder.root, sync=False)
+        except (MillError, OSError, ValueError, SyntaxError):  # Pillow reports a broken file as a SyntaxError
+            continue
+
+
+def _encoded_media(media: Media) -> bytes | None:
+    """The bytes of a file, of an image or of samples of audio; None for addresses, frames, and samples without a rate."""
+    given = media.encoded()
+    if given is not None or media.is_url:
+        return given
+    if media.kind == IMAGE:
+        return image_bytes(media)[1]
+    return wav_bytes(media) if media.kind == AUDIO and media.rate else None

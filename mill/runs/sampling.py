@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,6 @@ from typing import TypeVar
 
 from mill.api.errors import SpecError
 from mill.api.task import Benchmark, Sample, Task
-from mill.runs.claims import Claim
 from mill.runs.schema import SampledData
 from mill.tasks import hooks
 from mill.tasks.load import Selection
@@ -186,3 +186,31 @@ def _draw(seed: int, task: str, what: str) -> float:
     """A number from 0 to 1 that depends on these alone."""
     digest = hashlib.blake2b(f"{seed}\0{task}\0{what}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64
+
+
+ALPHA = 0.05
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,2})?"
+_CLAIM = re.compile(rf"\s*([A-Za-z][\w@.-]{{0,99}}?)\s*(>=|<=|>|<)\s*({_NUMBER})\s*")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The mean of `metric` over the whole test set, compared with a bound. `alpha` is the largest error rate."""
+
+    metric: str
+    compare: str
+    bound: float
+    alpha: float = ALPHA
+
+    @property
+    def text(self) -> str:
+        return f"{self.metric}{self.compare}{self.bound:g}"
+
+
+def read_claim(text: str | None, alpha: float = ALPHA) -> Claim | None:
+    if text is None:
+        return None
+    match = _CLAIM.fullmatch(text)
+    if match is None:
+        raise SpecError(f"{text[:60]!r} is no claim: give METRIC then > >= < or <= then NUMBER, such as acc>0.6")
+    return Claim(match[1], match[2], float(match[3]), alpha)

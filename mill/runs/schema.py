@@ -12,10 +12,10 @@ from msgspec import Meta
 
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
-from mill.api.response import encode_float
-from mill.api.timing import ComputeDevice
+from mill.api.model import ComputeDevice
 from mill.execute.executor import Tally
 from mill.metrics.estimate import Estimate
+from mill.support.files import encode_float
 
 _LARGEST = 1e300  # neither infinity nor so near to it that sums and differences are infinite
 Finite = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
@@ -92,6 +92,11 @@ class Decision:
     @property
     def claim(self) -> str:
         return f"{self.metric}{self.compare}{self.bound:g}"
+
+    @property
+    def name(self) -> str:
+        """Which decision it is among those of a run."""
+        return f"{self.of} {self.metric} {self.compare} {self.bound}"
 
 
 @dataclass
@@ -196,15 +201,6 @@ class TaskResult:
     """Samples that were answered and not judged, because the run stopped at its budget."""
     sampled: SampledData | None = None
     """Which samples ran, where not all did."""
-    decision: Decision | None = None
-    """Of the task, or of the benchmark that it is part of."""
-    other_decisions: list[Decision] = field(default_factory=list)
-    """About other claims, by other commands."""
-
-    @property
-    def decisions(self) -> list[Decision]:
-        """About all claims."""
-        return [one for one in (self.decision, *self.other_decisions) if one is not None]
 
     @property
     def failed(self) -> int:
@@ -231,8 +227,6 @@ class BenchmarkResult:
     missing: list[str] = field(default_factory=list)
     unjudged: dict[str, int] = field(default_factory=dict)
     """The sums of its tasks."""
-    decision: Decision | None = None
-    other_decisions: list[Decision] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return _without_empty({**asdict(self), "metrics": _encoded(self.metrics)}, *_OPTIONAL)
@@ -249,7 +243,7 @@ def failed_samples(result: TaskResult | BenchmarkResult, metric: str) -> int:
 
 
 _OPTIONAL = (
-    "categories", "unjudged", "flags", "pending", "not_judged", "sampled", "decision", "other_decisions",
+    "categories", "unjudged", "flags", "pending", "not_judged", "sampled",
 )  # fmt: skip
 
 
@@ -278,6 +272,15 @@ def decode_floats(entry: Any) -> Any:
     if isinstance(entry.get("categories"), Mapping):
         decoded["categories"] = {name: _decoded(metrics) for name, metrics in entry["categories"].items()}
     return decoded
+
+
+def earlier_decisions(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The decisions of a version that stored them in the results of tasks and benchmarks, each by a name."""
+    parts = [sections.get(name) for name in ("tasks", "benchmarks")]
+    results = [entry for part in parts if isinstance(part, Mapping) for entry in part.values() if isinstance(entry, Mapping)]
+    others = [one for entry in results if isinstance(several := entry.get("other_decisions"), list) for one in several]
+    stored = [one for one in (*(entry.get("decision") for entry in results), *others) if isinstance(one, Mapping)]
+    return {" ".join(str(one.get(part)) for part in ("of", "metric", "compare", "bound")): one for one in stored}
 
 
 _EARLIER_FLAGS = {
@@ -322,6 +325,8 @@ class Results:
 
     tasks: dict[str, TaskResult] = field(default_factory=dict)
     benchmarks: dict[str, BenchmarkResult] = field(default_factory=dict)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    """About claims, each by a name."""
 
 
 @dataclass
@@ -330,13 +335,14 @@ class View:
 
     tasks: dict[str, Any] = field(default_factory=dict)
     benchmarks: dict[str, Any] = field(default_factory=dict)
+    decisions: dict[str, Any] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Entry:
     """An entry of manifest.json or results.json that a session publishes under a name. Of several the newest wins: newest by
-    its number, not by a clock; of equal numbers the one of more weight."""
+    its number, not by a clock; of equal numbers the one of more weight. A value of None removes the entry."""
 
     value: Any
     weight: int = 0

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -22,21 +22,22 @@ from typing import Any, TypeVar
 
 from mill.api.budget import NO_TOKENS, TokenUsage
 from mill.api.errors import RunError
-from mill.api.storage import unique_name, write_json
-from mill.api.validate import convert, read_file
-from mill.api.warnings import warn
 from mill.execute.meter import MODEL, Amounts
 from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.schema import Entry, SessionEntry, SessionState, decode_floats, refuse_misnamed
+from mill.runs.schema import Entry, SessionEntry, SessionState, decode_floats, earlier_decisions, refuse_misnamed
+from mill.support.files import unique_name, write_json
+from mill.support.terminal import warn
+from mill.support.validate import convert, read_file
 
 T = TypeVar("T")
 
 SESSIONS = "sessions"
+ENDED = ".ended.json"  # how the file of a session ends that could not write that it has ended
 BEAT_S, BUDGET_BEAT_S = 5.0, 0.5  # between two writes; where a budget depends on them
 SILENCE_S = 60.0  # of a process on another machine, before it counts as dead
 READ_S = 1.0  # between two looks at what others have spent
 TOP = ""  # the section of a file's top-level fields
-_MAPPINGS = ("tasks", "benchmarks")
+_MAPPINGS = ("tasks", "benchmarks", "decisions")
 _LISTS = ("sessions",)  # of entries with an `id`, sorted by their `order`
 _POLL_S = 0.5
 _ATTEMPTS = 50
@@ -59,14 +60,12 @@ class SessionFile:
         tasks: Iterable[str] = (),
         *,
         beat_s: float = BEAT_S,
-        elsewhere: Callable[[States], States] | None = None,
     ) -> None:
-        """`elsewhere` is told of the sessions that are known here, and returns those whose files may not be seen here."""
         self.folder, self.name = folder, unique_name()
         self.file = folder.path / SESSIONS / f"{self.name}.json"
         self.spent: Amounts = {}
         self._state = SessionState(**_own_process(), tasks=list(tasks))
-        self._began, self._beat_s, self._elsewhere = time.monotonic(), beat_s, elsewhere
+        self._began, self._beat_s = time.monotonic(), beat_s
         self._writing, self._over = threading.RLock(), threading.Event()
         self._others: tuple[float, Amounts, list[Interval]] | None = None
         self._thread = threading.Thread(target=self._send_beats, daemon=True)
@@ -76,14 +75,15 @@ class SessionFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Where the disk is full, what the last beat said stays. A session that leaves nothing leaves no file."""
+        """Where the disk is full, what the last beat said stays, and the name of the file says that the session has ended. A
+        session that leaves nothing leaves no file."""
         self._over.set()
         self._thread.join()
-        if self.spent or self._state.published:
-            self._beat(ended=True, working=False)
-        else:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if not self.spent and not self._state.published:
                 self.file.unlink()
+            elif not self._beat(ended=True, working=False):
+                self.file.rename(self.file.with_name(self.name + ENDED))
 
     @property
     def state(self) -> SessionState:
@@ -165,7 +165,6 @@ class SessionFile:
         now, known = time.monotonic(), self._others
         if known is None or now - known[0] > READ_S:
             states = {**self._before, **self.states()}
-            states |= self._elsewhere(states) if self._elsewhere is not None else {}
             others = [state for name, state in states.items() if name != self.name]
             self._others = known = (now, _summed(others), [*map(_interval, others)])
         return known
@@ -184,10 +183,13 @@ class SessionFile:
         while not self._over.wait(self._beat_s):
             self._beat()
 
-    def _beat(self, **changes: Any) -> None:
-        with contextlib.suppress(RunError):  # a full disk: the work itself reports it
+    def _beat(self, **changes: Any) -> bool:
+        """Whether it could be written. Where a disk is full, the work itself reports it."""
+        with contextlib.suppress(RunError):
             if self.file.exists():  # a folder that was removed is not made again
                 self._write(**changes)
+                return True
+        return False
 
 
 class SessionWatcher:
@@ -220,11 +222,13 @@ def read_sessions(folder: RunFolder, *, skip: str = "") -> dict[str, SessionStat
     try:
         with os.scandir(folder.path / SESSIONS) as files:
             for file in sorted(files, key=lambda one: one.name):
-                name = file.name.removesuffix(".json")
+                name = file.name.removesuffix(ENDED).removesuffix(".json")
                 if file.name.endswith(".json") and not file.name.startswith(".") and name != skip:
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         stat = file.stat()
-                        states[name] = _read_state(Path(file.path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                        state = _read_state(Path(file.path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                        over = file.name.endswith(ENDED)
+                        states[name] = replace(state, ended=True, working=False) if over else state
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -262,6 +266,9 @@ def _merged(content: Mapping[str, Any], file: str, states: States) -> Entries:
                 entry = replace(published, writer=writer)
                 if name not in known or entry.rank >= known[name].rank:
                     known[name] = entry
+    values = {section: {name: one.value for name, one in entries.items()} for section, entries in winning.items()}
+    for name, value in earlier_decisions(values).items():
+        winning.setdefault("decisions", {}).setdefault(name, Entry(value))
     return winning
 
 
@@ -269,6 +276,8 @@ def read_entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> d
     """The values of a section that win now, each checked against its type."""
     values = {}
     for name, entry in merged(folder, file).get(section, {}).items():
+        if entry.value is None:
+            continue
         source = folder.path / SESSIONS / f"{entry.writer}.json" if entry.writer else folder.path / file
         values[name] = convert(decode_floats(entry.value), kind, f"{section}.{name} in {source}", RunError)
     refuse_misnamed(values, f"{section} of {folder.path / file}")
@@ -279,7 +288,7 @@ def _whole(winning: Entries) -> dict[str, Any]:
     """A file's content."""
     content = {name: one.value for name, one in winning.pop(TOP, {}).items() if name not in (*_LISTS, *_MAPPINGS)}
     for section, entries in winning.items():
-        values = {name: entry.value for name, entry in entries.items()}
+        values = {name: entry.value for name, entry in entries.items() if entry.value is not None}
         content[section] = sorted(values.values(), key=_order) if section in _LISTS else values
     return content
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mill.api.errors import CannotServe, SpecError
 from mill.api.message import Message
-from mill.api.model import MillModel, ModelCapabilities
+from mill.api.model import MillModel, ModelCapabilities, has_chat_template
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, option_name
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.sample_state import SampleState
@@ -133,10 +133,10 @@ def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings,
     served = [(task, _served(task, model, selection)) for task in selection.tasks]
     for _, task in served:
         _refuse_choice_options(task, settings)
-    if chat and not model.has_chat_template():
+    if chat and not has_chat_template(model):
         raise SpecError(f"{model.model_name} has no chat template: leave out --apply_chat_template and use_chat_template")
     for _, task in served:
-        if task.multi_round and not model.has_chat_template():
+        if task.multi_round and not has_chat_template(model):
             raise CannotServe(f"{task.name} is a dialog, and {model.model_name} has no chat template")
     data = [(requested.name, task, _load(task, settings)) for requested, task in served]
     chosen = _chosen(selection, data, choice, settings.seed or 0)
@@ -146,20 +146,15 @@ def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings,
     for plan in plans if framed else ():
         for state in plan.states:
             state.requests[:] = [_as_dialog(plan.task, request) for request in state.requests]
-    for plan in plans:
+    for index, plan in enumerate(plans):
         first = plan.states[0].open_requests()[0]
         if first.tools and not model.capabilities.supports_tools:
             raise CannotServe(f"{plan.task.name} needs tools, which {model.model_name} ({type(model).__name__}) cannot call")
         needed = [name for name in ("reasoning_effort", "chat_template_kwargs") if getattr(settings, name)]
         if needed and isinstance(first.context, str):
             raise SpecError(f"--{needed[0]} needs --apply_chat_template: {plan.task.name} sends plain text")
-        model.check(first)
-    return [_with_prompt_warnings(plan, model) for plan in plans]
-
-
-def _with_prompt_warnings(plan: TaskPlan, model: MillModel) -> TaskPlan:
-    requests = (request for state in plan.states for request in state.open_requests())
-    return replace(plan, task_warnings=[*plan.task_warnings, *model.prompt_warnings(requests)])
+        plans[index] = replace(plan, task_warnings=[*plan.task_warnings, *(model.check(first) or ())])
+    return plans
 
 
 def refuse_early(selection: Selection, backend: str) -> None:

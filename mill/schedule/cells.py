@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.storage import refuse_links, write_json
-from mill.api.validate import convert
 from mill.runs.evaluate import Plan
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
 from mill.runs.schema import Manifest
+from mill.support.files import refuse_links, write_json
+from mill.support.validate import convert
 
 FOLDER = "schedule"
 CELLS = "cells"

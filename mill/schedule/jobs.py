@@ -13,12 +13,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from mill.api.batching import describe
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.api.storage import make_folder, unique_name
-from mill.api.validate import convert
-from mill.api.yaml_file import read_yaml
 from mill.schedule.cells import FOLDER, Cell
+from mill.support.files import make_folder, unique_name
+from mill.support.terminal import describe
+from mill.support.validate import convert, read_yaml
 
 Count = Annotated[int, Meta(ge=1)]
 SIGNAL_S = 90  # a job gets a signal this long before its time is over, and is queued again

@@ -1,1 +1,2 @@
-"""Tasks, one benchmark a file, and the shapes they share. Imports `mill.api` only; data loads when a task is used."""
+"""Tasks, one benchmark a file, and the shapes they share. Imports `mill.api` and `mill.support`;
+data loads when a task is used."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, MissingValue
 from mill.api.message import Blob
+from mill.support.terminal import describe
 
 
 def media_columns(schema: Any) -> list[str]:

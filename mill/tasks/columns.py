@@ -20,10 +20,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, MissingValue
 from mill.api.message import MEDIA_KINDS, VIDEO, Blob, Media
 from mill.metrics import extract
+from mill.support.terminal import describe
 from mill.tasks.data import MEDIA_SUFFIXES, Row
 
 QUESTION = ("question", "prompt")

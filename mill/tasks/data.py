@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError
-from mill.api.storage import MOST_BYTES
+from mill.support.files import MOST_BYTES
+from mill.support.terminal import describe
 from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
 
 _TEXT = (".jsonl", ".json", ".csv")

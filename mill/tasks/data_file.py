@@ -21,11 +21,11 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.message import MEDIA_KINDS
-from mill.api.storage import MOST_BYTES
 from mill.api.task import Sample, Task
+from mill.support.files import MOST_BYTES
+from mill.support.terminal import describe
 from mill.tasks.columns import (
     CHOICE_COLUMN,
     LETTERS,

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.registry import tasks
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NoReturn, TypeVar
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, SpecError, UnknownName
 from mill.api.judge import Judge
-from mill.api.labels import Labels
-from mill.api.message import Media, Message
+from mill.api.message import Labels, Media, Message
 from mill.api.registry import metrics as registry
 from mill.api.request import GENERATE, KINDS, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Sample, Task, TaskType
+from mill.support.terminal import describe
 
 T = TypeVar("T")
 _NEEDED = ("until", "max_gen_toks", "temperature")  # of a request for text

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError
-from mill.api.labels import Labels
-from mill.api.message import AUDIO, IMAGE, Media
+from mill.api.message import AUDIO, IMAGE, Labels, Media
 from mill.api.registry import tasks
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mill.tasks
-from mill.api.batching import describe
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
-from mill.api.files import check_path, forget_file, import_file, is_file, registrations_of
 from mill.api.model import ModelCapabilities
-from mill.api.registry import tasks
+from mill.api.registry import forget_file, import_file, registrations_of, tasks
 from mill.api.task import Benchmark, RenderSettings, Task
-from mill.api.warnings import warn
+from mill.support.files import check_path, is_file
+from mill.support.terminal import describe, warn
 from mill.tasks import hooks
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.generated_choice import is_generated

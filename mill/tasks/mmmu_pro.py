@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.errors import DataError
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media
+from mill.api.message import IMAGE, Labels, Media
 from mill.api.registry import tasks
 from mill.api.request import GENERATE, ZERO_SHOT, Request
 from mill.api.response import Response

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, UnknownName
-from mill.api.response import encode_float
 from mill.checks.gate import judge, parse_rules
 from mill.checks.glossary import GROUPS, METRICS, format_value, title
 from mill.checks.kinds import explain
@@ -16,6 +15,7 @@ from mill.checks.result import Check, read_check
 from mill.metrics.estimate import Estimate
 from mill.report.html.charts import Axis, Point, Series, line_chart
 from mill.report.html.plots import charts
+from mill.support.files import encode_float
 from mill.view.index import ResultsIndex
 from mill.view.run_info import file_signature
 

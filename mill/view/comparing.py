@@ -12,11 +12,13 @@ from mill.api.errors import SpecError, UnknownName
 from mill.checks.kinds import explain
 from mill.checks.measurements import NEAR_TIE
 from mill.checks.result import Check, Variant
-from mill.metrics.paired import holm, mcnemar, rate, rate_difference
+from mill.metrics.differences import Value, paired_loss, value_of_failures, valued_pairs
+from mill.metrics.estimate import Estimate
+from mill.metrics.paired import holm, mcnemar, mean_of, rate, rate_difference
 from mill.runs.sample_row import STATUSES
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
-from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison
+from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison, graded_values
 from mill.view.queries import category_names, excerpt, files_of, find_run
 
 FLIPS = ("regression", "improvement")
@@ -121,16 +123,15 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
     groups: dict[tuple[int, int], list[Any]] = {}
     for row in rows:
         groups.setdefault((row["file"], row["category"]), []).append(row)
+    graded = _graded(graded_values(index, _where(index, everything, stored)))
     listed = [
-        {"task": files[file]["task"], "category": names[category], **_counts(found)}
+        {"task": files[file]["task"], "category": names[category], **_counts(found, graded.get((file, category), []))}
         for (file, category), found in groups.items()
     ]
-    for entry in listed:
-        entry["p_corrected"] = None
-    tested = [entry for entry in listed if entry["p"] is not None]
-    for entry, corrected in zip(tested, holm([entry["p"] for entry in tested]), strict=True):
-        entry["p_corrected"] = corrected
-    counts = _counts(rows)
+    corrected = holm([math.nan if entry["p"] is None else entry["p"] for entry in listed])
+    for entry, p in zip(listed, corrected, strict=True):
+        entry["p_corrected"] = None if math.isnan(p) else p
+    counts = _counts(rows, [pair for pairs in graded.values() for pair in pairs])
     tasks = list(dict.fromkeys(entry["task"] for entry in listed))
     sentences = [*_verdict(index, counts, everything, tasks), *_near_ties(rows)]
     names_of = [json.loads(row["metrics"] or "[]") for row in files.values() if row["task"] in tasks]
@@ -141,17 +142,19 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
 def _verdict(index: ResultsIndex, counts: Mapping[str, Any], chosen: PairFilter, tasks: Sequence[str]) -> list[str]:
     """What a check would report of these pairs, in plain sentences."""
     cells = counts["cells"]
-    n = sum(cells.values()) - cells["other"]
-    if not n:
+    n, worse, better = sum(cells.values()) - cells["other"], cells["regression"], cells["improvement"]
+    if not n and counts["scores"] is None:
         return []
-    worse, better = cells["regression"], cells["improvement"]
-    metrics = {
-        "acc_baseline": rate(cells["both_right"] + worse, n),
-        "acc": rate(cells["both_right"] + better, n),
-        "acc_drop": rate_difference(worse, better, n),
-    }
-    found = {"samples": counts["n"], "regressions": worse, "improvements": better}
-    variant = Variant(chosen.b, metrics=metrics, p_values={"acc_drop": counts["p"]}, counts=found)
+    variant = Variant(chosen.b, counts={"samples": counts["n"], "regressions": worse, "improvements": better})
+    if n:
+        variant.metrics["acc_baseline"] = rate(cells["both_right"] + worse, n)
+        variant.metrics["acc"] = rate(cells["both_right"] + better, n)
+        variant.metrics["acc_drop"] = rate_difference(worse, better, n)
+        variant.p_values["acc_drop"] = mcnemar(worse, better)
+    if counts["scores"] is not None:
+        for name, estimate in zip(("score_baseline", "score", "score_drop"), counts["scores"], strict=True):
+            variant.metrics[name] = Estimate(**estimate)
+        variant.p_values["score_drop"] = counts["score_p"]
     planned = find_run(index, chosen.a).manifest.get("tasks", {})
     limited = any(planned[task]["n"] < planned[task]["total"] for task in tasks if task in planned)
     settings = {"limit": n if limited else None}
@@ -171,7 +174,28 @@ def _near_ties(rows: Sequence[Any]) -> list[str]:
     ]
 
 
-def _counts(rows: Sequence[Any]) -> dict[str, Any]:
+def _graded(groups: Mapping[tuple[int, int], Sequence[tuple[Value, Value]]]) -> dict[tuple[int, int], list[Any]]:
+    """The pairs with a value, where failures count as in the whole task."""
+    tasks: dict[int, list[tuple[Value, Value]]] = {}
+    for (file, _), pairs in groups.items():
+        tasks.setdefault(file, []).extend(pairs)
+    worst = {file: value_of_failures(pairs) for file, pairs in tasks.items()}
+    return {key: valued_pairs(pairs, worst[key[0]]) for key, pairs in groups.items()}
+
+
+def _counts(rows: Sequence[Any], graded: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Right and wrong answers, and the mean scores of samples that are graded. The test of a group is that of the first."""
+    found, scores = _binary_counts(rows), None
+    if graded:
+        loss = paired_loss(graded)
+        means = [mean_of(side) for side in zip(*graded, strict=True)]
+        scores = [vars(estimate) for estimate in (*means, loss.estimate)]
+        found["score_p"] = None if math.isnan(loss.p) else loss.p
+        found["p"] = found["score_p"] if found["p"] is None else found["p"]
+    return {**found, "scores": scores}
+
+
+def _binary_counts(rows: Sequence[Any]) -> dict[str, Any]:
     cells = {name: sum(row["n"] for row in rows if row["cell"] == number) for number, name in enumerate(CELLS)}
     n = sum(cells.values()) - cells["other"]
     return {

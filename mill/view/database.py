@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.api.storage import cache_folder
+from mill.support.files import cache_folder
 from mill.view.sample_line import METRIC_COLUMNS
 
-VERSION = 4
+VERSION = 5
 _VALUES = ", ".join(f"v{number} REAL" for number in range(METRIC_COLUMNS))
 _SCHEMA = f"""
 CREATE TABLE files (

@@ -15,9 +15,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mill.api.errors import MillError, RunError, SpecError
-from mill.api.printing import utf8
-from mill.api.storage import json_text, write_atomically
 from mill.runs.sample_row import STATUSES
+from mill.support.files import json_text, write_atomically
+from mill.support.terminal import utf8
 from mill.view import api, check_queries, comparing, queries
 from mill.view.check_queries import find_check
 from mill.view.comparing import PairFilter

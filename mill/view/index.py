@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, RunError
-from mill.api.storage import open_regular, read_lines
-from mill.api.warnings import warn
 from mill.runs.sample_row import STATUSES, read_any_row
+from mill.support.files import open_regular, read_lines
+from mill.support.terminal import warn
 from mill.view.database import Database
 from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, data_frame, score_rows
-from mill.runs.model_labels import distinguishing_arguments
+from mill.runs.recorded_run import distinguishing_arguments
 from mill.runs.sample_row import STATUSES
 from mill.view.check_queries import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
@@ -151,7 +151,7 @@ class LoadedResults:
         rows = [
             {**row, "run": self._labels[run.uid], "model_args": self._arguments[row["run"]], "path": row["run"]}
             for run in self._index.runs.values()
-            for row in score_rows(run.model, run.folder, run.results.tasks.values(), run.results.benchmarks.values())
+            for row in score_rows(run.model, run.folder, run.results)
         ]
         columns = ["run", *(name for name in COLUMNS if name != "run"), "path"]
         return typed(_frame(rows, columns), SCORE_TYPES)

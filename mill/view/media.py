@@ -12,8 +12,8 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media
-from mill.api.storage import MOST_LINE, open_regular
-from mill.runs.media_files import FOLDER
+from mill.runs.samples import MEDIA
+from mill.support.files import MOST_LINE, open_regular
 from mill.tasks.blobs import ParquetBlobs
 from mill.view.index import ResultsIndex
 from mill.view.queries import find_run, read_sample
@@ -54,7 +54,7 @@ def read_media(index: ResultsIndex, run: str, task: str, name: str, number: int)
 def _content(folder: Path, entry: dict[str, Any]) -> bytes:
     digest, name = str(entry.get("digest", "")), str(entry.get("name", ""))
     if re.fullmatch("[0-9a-f]{32}", digest):
-        stored = _read(folder / FOLDER / digest)
+        stored = _read(folder / MEDIA / digest)
         if stored is not None:
             return stored
     found = _from_table(name) if _IN_TABLE.fullmatch(name) else _read(Path(name)) if not name.startswith("<") else None

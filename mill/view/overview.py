@@ -14,11 +14,11 @@ from typing import Any
 
 from mill import __version__
 from mill.api.errors import RunError
-from mill.api.storage import open_regular
 from mill.runs.folder import RunFolder
 from mill.runs.sample_row import STATUSES
 from mill.runs.schema import BenchmarkResult, TaskResult, main_metric
 from mill.runs.session import SessionWatcher
+from mill.support.files import open_regular
 from mill.view.check_queries import list_checks
 from mill.view.index import ResultsIndex
 from mill.view.run_info import MILL, RunInfo, run_labels

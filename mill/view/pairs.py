@@ -9,7 +9,9 @@ import json
 from typing import Any
 
 from mill.api.errors import RunError, SpecError
+from mill.metrics.differences import Value
 from mill.runs.sample_row import FAILED, PENDING, STATUSES
+from mill.view.filters import Clause
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, read_line
 from mill.view.sample_line import TOKENS
@@ -26,9 +28,11 @@ COUNTS = (
 )
 _STEP = " ".join(f"WHEN margin < {margin} THEN {number}" for number, margin in enumerate(MARGINS))
 _PENDING = STATUSES.index(PENDING)
-_IS_RIGHT = (
-    f"CASE WHEN {{0}}.status = {STATUSES.index(FAILED)} THEN 0 WHEN {{0}}.{{1}} = 1 THEN 1 WHEN {{0}}.{{1}} = 0 THEN 0 END"
-)
+_FAILED = STATUSES.index(FAILED)
+_IS_RIGHT = f"CASE WHEN {{0}}.status = {_FAILED} THEN 0 WHEN {{0}}.{{1}} = 1 THEN 1 WHEN {{0}}.{{1}} = 0 THEN 0 END"
+_IS_GRADED = f"""
+    SELECT 1 FROM samples WHERE file = ? AND status NOT IN ({_PENDING}, {_FAILED}) AND {{}} NOT IN (0, 1) LIMIT 1
+"""
 _PAIR = f"""
     INSERT INTO pairs (
         comparison, file, a, b, category, cell, changed, flipped, other_prompt, margin, value_a, value_b, difference
@@ -75,7 +79,7 @@ def comparison(index: ResultsIndex, a: str, b: str, metric: str = "") -> Any:
         for task in tasks:
             first, second = sides[0][task], sides[1][task]
             samples += sum(sum(json.loads(side["statuses"]).values()) for side in (first, second))
-            query = _PAIR.format(**_sql_names(columns[task]))
+            query = _PAIR.format(**_sql_names(change, (first["id"], second["id"]), columns[task] or ("v0", "v0")))
             change.execute(query, (number, second["id"], first["first"], first["last"], first["id"]))
         count = "SELECT count(*), coalesce(min(id), 0), coalesce(max(id), 0) FROM pairs WHERE comparison = ?"
         pairs, start, end = change.execute(count, (number,)).fetchone()
@@ -94,9 +98,30 @@ def _columns(first: Any, second: Any, metric: str) -> tuple[str, str] | None:
     return (f"v{names[0].index(metric)}", f"v{names[1].index(metric)}") if all(metric in one for one in names) else None
 
 
-def _sql_names(columns: tuple[str, str] | None) -> dict[str, str]:
-    a, b = columns or ("v0", "v0")
-    return {"a": a, "b": b, "right_a": _IS_RIGHT.format("x", a), "right_b": _IS_RIGHT.format("y", b)}
+def _sql_names(change: Any, files: tuple[int, int], columns: tuple[str, str]) -> dict[str, str]:
+    """Samples are right or wrong where the values of a task are all 0 or 1. Those of a graded task are compared by their
+    means: those that happen to be 0 or 1 are a selection."""
+    graded = any(
+        change.execute(_IS_GRADED.format(column), (file,)).fetchone() for file, column in zip(files, columns, strict=True)
+    )
+    sides = {
+        f"right_{side}": "NULL" if graded else _IS_RIGHT.format(table, column)
+        for side, table, column in zip("ab", "xy", columns, strict=True)
+    }
+    return {"a": columns[0], "b": columns[1], **sides}
+
+
+def graded_values(index: ResultsIndex, clause: Clause) -> dict[tuple[int, int], list[tuple[Value, Value]]]:
+    """By file and category: the values of the pairs that are neither right nor wrong."""
+    query = (
+        "SELECT pairs.file, pairs.category, value_a, value_b, x.status AS status_a, y.status AS status_b "
+        f"FROM {JOINED} WHERE {clause.text} AND cell = {OTHER}"
+    )
+    found: dict[tuple[int, int], list[tuple[Value, Value]]] = {}
+    for row in index.database.connection().execute(query, clause.parameters):
+        sides: list[Value] = ["failed" if row[f"status_{side}"] == _FAILED else row[f"value_{side}"] for side in "ab"]
+        found.setdefault((row["file"], row["category"]), []).append((sides[0], sides[1]))
+    return found
 
 
 def _stored(index: ResultsIndex, a: str, b: str, metric: str) -> Any:

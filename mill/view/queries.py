@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError, UnknownName
-from mill.api.storage import open_regular
-from mill.api.validate import parse_json
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
 from mill.runs.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_any_row, unescaped, with_status
+from mill.support.files import open_regular
+from mill.support.validate import parse_json
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
 from mill.view.index import ResultsIndex
 from mill.view.overview import summed

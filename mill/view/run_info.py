@@ -11,7 +11,7 @@ from typing import Any
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder
-from mill.runs.model_labels import distinguishing_arguments
+from mill.runs.recorded_run import distinguishing_arguments
 from mill.runs.schema import Results
 
 MILL = "mill"

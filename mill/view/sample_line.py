@@ -46,8 +46,10 @@ def indexed(row: SampleRow, metrics: Sequence[str]) -> tuple[Any, ...]:
 
 
 def pair_key(row: SampleRow) -> int:
-    """By which samples of two runs are paired: the digest of their data, 64 bits as SQLite stores integers."""
-    return int.from_bytes(bytes.fromhex((row.data_hash or hash_docs([{"id": str(row.id)}]))[:16]), "big", signed=True)
+    """By which samples of two runs are paired, as in mill.checks.pairing: the digest of their data, else their request or
+    id; 64 bits as SQLite stores integers."""
+    digest = row.data_hash or hash_docs([{"request": row.request_key or str(row.id)}])
+    return int.from_bytes(bytes.fromhex(digest[:16]), "big", signed=True)
 
 
 def _raw(part: Any) -> bytes:

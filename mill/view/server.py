@@ -23,9 +23,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mill.api.errors import MillError, SpecError
-from mill.api.printing import echo, utf8
-from mill.api.storage import json_text
-from mill.api.warnings import warn
+from mill.support.files import json_text
+from mill.support.terminal import echo, utf8, warn
 from mill.view.index import ResultsIndex, sync_forever
 from mill.view.overview import Viewer, overview, update
 from mill.view.security import HEADERS, guard

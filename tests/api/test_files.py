@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import UnknownName
-from mill.api.files import import_file, imported_files, source_digest
-from mill.api.registry import metrics, own_names
+from mill.api.registry import import_file, imported_files, metrics, own_names, source_digest
 from mill.options.switches import one_call
 from tests.waiting import DEADLINE_S
 

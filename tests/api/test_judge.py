@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mill.api.errors import DataError
 from mill.api.judge import FIRST, GRADE, SECOND, TIE, Judge, PairwiseJudge
-from mill.api.message import Message
 
 FIELDS = {"question": "1+1?", "answer": "2", "reference": "two"}
 RIGHT, WRONG = 1.0, 0.0
@@ -66,49 +61,6 @@ def test_the_judged_answer_stands_in_a_block_that_it_cannot_close() -> None:
     assert custom.text == "Grade: ```\n2\n```"
 
 
-@settings(deadline=None)
-@given(st.sampled_from(["CORRECT", "INCORRECT"]), st.text(max_size=30), st.text(max_size=20))
-def test_text_before_the_verdict_does_not_change_it(word: str, before: str, quoted: str) -> None:
-    assert Judge().read(f"{before}\nVERDICT: {quoted}\nVERDICT: {word}") == {"CORRECT": RIGHT, "INCORRECT": WRONG}[word]
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "text", "value"),
-    [
-        ({"1": 0.1, "10": 1.0}, "VERDICT: 10", 1.0),
-        ({"1": 0.1, "10": 1.0}, "VERDICT: 1", 0.1),
-        ({"PARTLY CORRECT": 0.5, "CORRECT": 1.0}, "VERDICT: partly correct", 0.5),
-        ({"JA": 1.0, "NEIN": 0.0}, "Verdict: nein", 0.0),
-    ],
-)
-def test_custom_verdicts(verdicts: dict[str, float], text: str, value: float | None) -> None:
-    assert Judge(verdicts=verdicts).read(text) == value
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "text", "value"),
-    [
-        ({"-1": 0.0, "1": 1.0}, "VERDICT: -1", 0.0),
-        ({"A": 0.9, "A+": 1.0}, "VERDICT: A+", 1.0),
-        ({"A+": 1.0, "B": 0.5}, "It is good.\nVERDICT: A+", 1.0),
-        ({"A+": 1.0, "A": 0.9}, "VERDICT: A", 0.9),
-    ],
-)
-def test_verdicts_with_punctuation(verdicts: dict[str, float], text: str, value: float) -> None:
-    assert Judge(verdicts=verdicts).read(text) == value
-
-
-def test_the_prompt_has_question_answer_reference_and_rubric() -> None:
-    (request,) = Judge(rubric="Be strict.").requests(FIELDS, chat=False)
-    text = request.text
-    assert "1+1?" in text and "[Reference answer]\ntwo" in text and "Be strict." in text
-    assert "[Answer to grade]\n```\n2\n```" in text
-    assert text.endswith("one of these words alone: CORRECT, INCORRECT.")
-    assert request.options["max_gen_toks"] == 512 and request.deterministic
-    (dialog,) = Judge(rubric="Be strict.").requests(FIELDS, chat=True)
-    assert dialog.context == (Message("user", text),)
-
-
 @pytest.mark.parametrize("text", ["{", "}", "{}", "{question}", "{0}", "{answer!r:>10}", "%s", "\\{", "{{words}}"])
 def test_braces_in_judged_text_are_kept(text: str) -> None:
     (request,) = Judge(rubric=text).requests({"question": text, "answer": text, "reference": text}, chat=False)
@@ -122,23 +74,6 @@ def test_braces_in_judged_text_are_kept(text: str) -> None:
 def test_a_prompt_with_an_unknown_field_is_refused(prompt: str) -> None:
     with pytest.raises(DataError, match="the judge's prompt uses a field"):
         Judge(prompt=prompt).requests(FIELDS, chat=False)
-
-
-def test_values_with_and_without_a_known_score() -> None:
-    judge = Judge()
-    assert judge.values(["VERDICT: CORRECT"], 1.0) == {
-        "judge": 1.0,
-        "judge_read": 1.0,
-        "judge_agreement": 1.0,
-        "judge_kappa": (1.0, 1.0),
-    }
-    assert judge.values(["VERDICT: CORRECT"], 0.0)["judge_agreement"] == 0.0
-    without_known = {"judge": 0.0, "judge_read": 1.0, "judge_agreement": None, "judge_kappa": None}
-    assert judge.values(["VERDICT: INCORRECT"], None) == without_known
-    for unread in ("hm", None):
-        without_verdict = {"judge": None, "judge_read": 0.0, "judge_agreement": None, "judge_kappa": None}
-        assert judge.values([unread], 1.0) == without_verdict
-    assert set(judge.metrics) == set(without_known)
 
 
 # Pairs
@@ -174,21 +109,3 @@ def test_a_preference_that_depends_on_the_order_counts_half(
     assert values["judge_agreement"] is None and values["judge_kappa"] is None
     known = PairwiseJudge().values(texts, 1.0)
     assert known["judge_agreement"] == float(value == 1.0) and known["judge_kappa"] == (value, 1.0)
-
-
-@pytest.mark.parametrize("texts", [["hm", "VERDICT: FIRST"], ["VERDICT: FIRST", None], [None, None]])
-def test_a_pair_with_an_unreadable_verdict_has_no_value(texts: list[str | None]) -> None:
-    values = PairwiseJudge().values(texts, 1.0)
-    assert values.pop("judge_read") == 0.0
-    assert set(values.values()) == {None}
-
-
-@settings(deadline=None)
-@given(st.sampled_from([FIRST, SECOND, TIE]), st.sampled_from([FIRST, SECOND, TIE]))
-def test_swapping_the_answers_mirrors_the_value(first_order: str, second_order: str) -> None:
-    judge = PairwiseJudge()
-    forward = judge.values([f"VERDICT: {first_order}", f"VERDICT: {second_order}"], None)
-    swapped = judge.values([f"VERDICT: {second_order}", f"VERDICT: {first_order}"], None)
-    assert isinstance(forward["judge"], float) and isinstance(swapped["judge"], float)
-    assert math.isclose(forward["judge"] + swapped["judge"], 1.0)
-    assert forward["judge_consistent"] == swapped["judge_consistent"]

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import CannotServe, ModelError
-from mill.api.labels import Labels
-from mill.api.message import Message
-from mill.api.model import MillModel, ModelCapabilities
-from mill.api.registry import models, register_model
+from mill.api.message import Labels, Message
+from mill.api.model import MillModel, ModelCapabilities, run_requests
+from mill.api.registry import register_model
 from mill.api.request import (
     CLASSIFY,
     GENERATE,
@@ -61,36 +60,14 @@ def my_model() -> Any:
     return MyModel("my/model")
 
 
-def streamed(model: Any, kind: str, requests: list[Request]) -> list[tuple[str, int]]:
-    """The prompt of every response, and how many batches had been computed when it arrived."""
-    return [(request.text, len(model.batches)) for request, _ in model.stream_responses(kind, requests)]
-
-
 def requests_for(*contexts: str, **options: Any) -> list[Request]:
     return [Request(GENERATE, context, options=options) for context in contexts]
-
-
-def test_the_backend_is_registered_under_its_name(my_model: Any) -> None:
-    assert models.get("my-backend") is type(my_model)
-    assert my_model.model_name == "my/model"
 
 
 def test_generate_until_returns_request_order_though_the_longest_ran_first(my_model: Any) -> None:
     responses = my_model.generate_until(requests_for("bb", "a", "ccc"))
     assert [response.text for response in responses] == ["BB", "A", "CCC"]
     assert [batch for batch, _ in my_model.batches] == [["ccc", "bb", "a"]]
-
-
-def test_loglikelihood_returns_scores_and_greedy_flags_in_request_order(my_model: Any) -> None:
-    requests = [Request(LOGLIKELIHOOD, "q", continuation) for continuation in ("no", "yes", "maybe")]
-    responses = my_model.loglikelihood(requests)
-    assert [(response.score, response.is_greedy) for response in responses] == [(-2.0, False), (-3.0, True), (-5.0, False)]
-
-
-def test_loglikelihood_rolling_returns_request_order(my_model: Any) -> None:
-    responses = my_model.loglikelihood_rolling([Request(ROLLING, "four"), Request(ROLLING, "longer")])
-    assert [response.score for response in responses] == [-4.0, -6.0]
-    assert my_model.batches == ["longer", "four"]
 
 
 def test_multi_round_generates_from_the_previous_rounds(my_model: Any) -> None:
@@ -100,15 +77,6 @@ def test_multi_round_generates_from_the_previous_rounds(my_model: Any) -> None:
     assert [response.text for response in responses] == ["<USER> HI", "<USER> HI\n<ASSISTANT> YO\n<USER> BYE"]
 
 
-def test_a_request_given_twice_has_two_responses(my_model: Any) -> None:
-    request = Request(GENERATE, "a")
-    assert [response.text for response in my_model.generate_until([request, request])] == ["A", "A"]
-
-
-def test_no_requests_have_no_responses(my_model: Any) -> None:
-    assert my_model.generate_until([]) == []
-
-
 def test_requests_with_different_options_never_share_a_batch(my_model: Any) -> None:
     my_model.batch_size = 8
     short, long = {"max_gen_toks": 1}, {"max_gen_toks": 2}
@@ -116,13 +84,6 @@ def test_requests_with_different_options_never_share_a_batch(my_model: Any) -> N
     responses = my_model.generate_until(requests)
     assert [response.text for response in responses] == ["A", "BB", "C", "DD"]
     assert my_model.batches == [(["aa", "cc"], short), (["bb", "dd"], long)]
-
-
-def test_equal_options_in_another_order_share_a_batch(my_model: Any) -> None:
-    my_model.batch_size = 8
-    one, other = {"max_gen_toks": 1, "until": ()}, {"until": (), "max_gen_toks": 1}
-    my_model.generate_until([Request(GENERATE, "a", options=one), Request(GENERATE, "b", options=other)])
-    assert my_model.batches == [(["a", "b"], one)]
 
 
 def test_a_hook_that_modifies_its_options_does_not_affect_the_next_batch(
@@ -135,28 +96,10 @@ def test_a_hook_that_modifies_its_options_does_not_affect_the_next_batch(
     assert requests[0].options == {"max_gen_toks": 2}
 
 
-@pytest.mark.parametrize(("size", "sizes"), [(None, [5]), (1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (8, [5])])
-def test_batch_size_defaults_to_eight(my_model: Any, size: int | None, sizes: list[int]) -> None:
-    my_model.batch_size = size
-    my_model.generate_until(requests_for(*"abcde"))
-    assert [len(batch) for batch, _ in my_model.batches] == sizes
-
-
 def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
     my_model.max_batch_tokens = 6
     my_model.generate_until(requests_for("a", "bbb", "cc", "ddd"))
     assert [batch for batch, _ in my_model.batches] == [["bbb", "ddd"], ["cc", "a"]]
-
-
-def test_rolling_requests_run_one_by_one_with_any_batch_size(my_model: Any) -> None:
-    my_model.batch_size = 8
-    requests = [Request(ROLLING, text) for text in ("a", "bb")]
-    assert streamed(my_model, ROLLING, requests) == [("bb", 1), ("a", 2)]
-
-
-def test_each_response_is_streamed_once_and_before_the_next_batch(my_model: Any) -> None:
-    my_model.batch_size = 2
-    assert streamed(my_model, GENERATE, requests_for("a", "b", "c")) == [("a", 1), ("b", 1), ("c", 2)]
 
 
 def test_equal_requests_are_computed_once_and_returned_for_each(my_model: Any) -> None:
@@ -170,7 +113,7 @@ def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_mode
             return [Response(text=f"<{response.text}>") for response in super().generate_until(requests)]
 
     model = Overriding("own")
-    pairs = [(request.text, response.text) for request, response in model.stream_responses(GENERATE, requests_for("a", "b"))]
+    pairs = [(request.text, response.text) for request, response in run_requests(model, GENERATE, requests_for("a", "b"))]
     assert pairs == [("a", "<A>"), ("b", "<B>")]
 
 
@@ -194,17 +137,8 @@ def test_what_an_overriding_method_returns_is_checked(my_model: Any, returned: A
             return returned
 
     with pytest.raises(ModelError) as raised:
-        list(Overriding("own").stream_responses(GENERATE, requests_for("a")))
+        list(run_requests(Overriding("own"), GENERATE, requests_for("a")))
     assert str(raised.value) == message
-
-
-def test_an_overriding_method_may_return_texts_and_a_wrong_type_is_an_error_of_its_request(my_model: Any) -> None:
-    class Overriding(type(my_model)):  # type: ignore[misc]
-        def generate_until(self, requests: list[Request]) -> Any:
-            return ["A", None]
-
-    (_, first), (_, second) = Overriding("own").stream_responses(GENERATE, requests_for("a", "b"))
-    assert (first.text, second.error) == ("A", "the backend returned NoneType for generate_until")
 
 
 def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,30 +151,15 @@ def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypa
         return [request.text.upper() for request in batch]
 
     monkeypatch.setattr(my_model, "_generate_batch", generate_at_most_two)
-    monkeypatch.setattr(my_model, "_free_memory", lambda: freed.append(True))
+    monkeypatch.setattr("mill.api.batching.free_memory", lambda: freed.append(True))
     my_model.batch_size = 4
     assert [response.text for response in my_model.generate_until(requests_for(*"abcd"))] == ["A", "B", "C", "D"]
     assert (sizes, len(freed)) == ([4, 2, 2], 1)
 
 
-def test_a_failing_request_is_an_error_at_its_index(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(my_model, "_loglikelihood_rolling_single", lambda request: -1 / (len(request.text) - 1))
-    responses = my_model.loglikelihood_rolling([Request(ROLLING, text) for text in ("aaa", "a", "aa")])
-    assert [(response.score, response.error) for response in responses] == [
-        (-0.5, None),
-        (None, "ZeroDivisionError: division by zero"),
-        (-1.0, None),
-    ]
-
-
 def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     my_model.generate_until(requests_for("a", "b", "c"))
     assert capsys.readouterr().err.startswith("generate_until: 3/3, ")
-
-
-def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(list(my_model.stream_responses(GENERATE, requests_for("a")))) == 1
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -250,17 +169,6 @@ def test_a_stream_shows_no_progress(my_model: Any, capsys: pytest.CaptureFixture
 def test_supports_logprobs_determines_the_kinds_served(supports_logprobs: bool, served: set[str]) -> None:
     capabilities = ModelCapabilities(supports_logprobs=supports_logprobs)
     assert {kind for kind in KINDS if capabilities.serves(kind)} == served
-
-
-def test_a_backend_with_explicit_kinds_serves_only_those() -> None:
-    capabilities = ModelCapabilities(supports_logprobs=True, kinds=frozenset({ZERO_SHOT}))
-    assert [kind for kind in KINDS if capabilities.serves(kind)] == [ZERO_SHOT]
-
-
-def test_capabilities_default_to_text_without_log_probabilities() -> None:
-    plain = ModelCapabilities()
-    assert (plain.modalities, plain.max_context_length, plain.supports_logprobs) == ({"text"}, None, False)
-    assert (plain.supports_chat_template, plain.concurrency) == (False, 1)
 
 
 class Bare(MillModel):
@@ -274,21 +182,20 @@ class Bare(MillModel):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_hook_raises_and_names_the_kind(kind: str) -> None:
     with pytest.raises(CannotServe) as raised:
-        next(Bare().stream_responses(kind, [Request(kind, "q")]))
+        next(run_requests(Bare(), kind, [Request(kind, "q")]))
     hook = GENERATE if kind == MULTI_ROUND else kind
     assert str(raised.value) == f"bare/model (Bare) does not answer {hook} requests"
 
 
+def label_last(_: MillModel, batch: list[Request]) -> list[Response]:
+    return [Response(label=request.labels.names[-1]) for request in batch]
+
+
 @pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
 def test_classifiers_return_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bare, hook, lambda self, batch: [Response(label=request.labels.names[-1]) for request in batch])
+    monkeypatch.setattr(Bare, hook, label_last, raising=False)
     responses = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
     assert [response.label for response in responses] == ["dog"]
-
-
-def test_a_backend_needs_a_model_name() -> None:
-    with pytest.raises(TypeError, match="model_name"):
-        MillModel()  # type: ignore[abstract]
 
 
 def test_the_default_identity_is_class_name_and_arguments() -> None:

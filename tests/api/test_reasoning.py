@@ -38,11 +38,6 @@ def test_reasoning_is_what_stands_before_the_answer(
     assert TAGS.split(text, opened=opened) == (reasoning, answer)
 
 
-@pytest.mark.parametrize(("prompt", "opened"), [("<|assistant|><think>", True), ("<think>\n", True), ("<think> x", False)])
-def test_a_prompt_opens_reasoning_with_its_last_characters(prompt: str, opened: bool) -> None:
-    assert TAGS.opened_by(prompt) is opened
-
-
 def test_tags_are_two_texts_or_none() -> None:
     assert read_tags("<a>, </a>") == read_tags(["<a>", "</a>"]) == ("<a>", "</a>")
     assert read_tags("none") == read_tags([]) == ()
@@ -63,12 +58,6 @@ def test_what_a_run_says_about_reasoning_is_part_of_the_key() -> None:
     assert len({settings.served(request).key for settings in others} | {plain.key}) == 4
     scored = Request(LOGLIKELIHOOD, "a", "b")
     assert RenderSettings(reasoning_tags=()).served(scored).key == scored.key
-
-
-@pytest.mark.parametrize("wrong", [{"reasoning_effort": "much"}, {"chat_template_kwargs": 3}, {"reasoning_tags": ("a",)}])
-def test_bad_settings_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(SpecError, match=next(iter(wrong))):
-        RenderSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_reasoning_without_an_answer_is_neither_empty_nor_an_answer() -> None:

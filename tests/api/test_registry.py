@@ -56,11 +56,6 @@ def publish(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> list[str]:
     return requested
 
 
-def test_get_returns_the_added_object(things: Registry[Any]) -> None:
-    things.add("a", len)
-    assert things.get("a") is len
-
-
 def test_a_lazy_entry_is_imported_at_get(things: Registry[Any], write_module: Write) -> None:
     write_module("mill_test_lazy", "thing = 42\n")
     things.add("a", "mill_test_lazy:thing")
@@ -69,21 +64,6 @@ def test_a_lazy_entry_is_imported_at_get(things: Registry[Any], write_module: Wr
     assert "mill_test_lazy" not in sys.modules
     assert things.get("a") == 42
     assert "mill_test_lazy" in sys.modules
-
-
-def test_target_is_set_until_a_lazy_entry_is_imported(things: Registry[Any]) -> None:
-    things.add("a", "math:pi")
-    assert things.target("a") == "math:pi"
-    things.get("a")
-    assert things.target("a") is None
-    assert things.target("b") is None
-
-
-def test_names_are_sorted_and_iteration_gives_them(things: Registry[Any]) -> None:
-    things.add("b", 1)
-    things.add("a", 2)
-    assert things.names() == ["a", "b"]
-    assert list(things) == ["a", "b"]
 
 
 def test_later_registrations_win(things: Registry[Any]) -> None:
@@ -101,22 +81,9 @@ def test_an_unknown_name_lists_the_nearest_names(things: Registry[Any]) -> None:
     assert raised.value.nearest == ["mmlu_pro", "mmlu"]
 
 
-def test_an_unknown_name_without_near_matches_shows_only_the_hint(things: Registry[Any]) -> None:
-    things.add("mmlu", 1)
-    with pytest.raises(UnknownName) as raised:
-        things.get("zzz", hint="see mill ls")
-    assert str(raised.value) == "unknown thing 'zzz'; see mill ls"
-
-
 def test_a_missing_module_is_named(things: Registry[Any]) -> None:
     things.add("a", "no_such_module:x")
     with pytest.raises(MillError, match="cannot import no_such_module:x: No module named 'no_such_module'"):
-        things.get("a")
-
-
-def test_a_missing_attribute_is_named(things: Registry[Any]) -> None:
-    things.add("a", "math:tau_squared")
-    with pytest.raises(MillError, match="cannot import math:tau_squared: module 'math' has no attribute 'tau_squared'"):
         things.get("a")
 
 
@@ -125,13 +92,6 @@ def test_a_mill_error_during_import_is_raised_unchanged(things: Registry[Any], w
     things.add("a", "mill_test_refuses:x")
     with pytest.raises(MillError, match=r"^not on Sundays$"):
         things.get("a")
-
-
-def test_defined_in_gives_the_names_of_one_module(things: Registry[Any]) -> None:
-    things.add("path", Path)
-    things.add("own", publish)
-    things.add("lazy", "math:pi")
-    assert things.defined_in(__name__) == ["own"]
 
 
 @pytest.mark.parametrize(
@@ -174,27 +134,6 @@ def test_entry_points_of_the_registrys_group_are_registered(
     assert registry.get("mill-test-plugin") == 3.141592653589793
     assert "mill-test-plugin" in registry.names()
     assert "mill-test-other" not in registry
-
-
-def test_entry_points_are_read_once_and_only_for_unknown_names(
-    things: Registry[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requested = publish(monkeypatch, EntryPoint("b", "math:pi", "mill.things"))
-    things.add("a", 1)
-    assert things.get("a") == 1
-    assert requested == []
-    assert ("b" in things, "c" in things, things.names()) == (True, False, ["a", "b"])
-    assert requested == ["mill.things"]
-
-
-def test_an_entry_point_is_imported_at_get(
-    things: Registry[Any], write_module: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_module("mill_test_plugin", "thing = 42\n")
-    publish(monkeypatch, EntryPoint("a", "mill_test_plugin:thing", "mill.things"))
-    assert things.names() == ["a"]
-    assert "mill_test_plugin" not in sys.modules
-    assert things.get("a") == 42
 
 
 def test_a_registered_name_wins_over_an_entry_point(things: Registry[Any], monkeypatch: pytest.MonkeyPatch) -> None:

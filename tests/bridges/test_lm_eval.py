@@ -25,9 +25,9 @@ from mill.api.task import RenderSettings, Task
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
 from mill.cli.main import run as main
-from mill.runs.outcome import Outcome
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate
+from mill.runs.run_scores import Outcome
 from mill.runs.samples import RunSample
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select

@@ -21,8 +21,7 @@ from mill.frames import compare as compare_models
 from mill.frames import evaluate
 from mill.models.spec.parse import make_spec
 from mill.report.html import write_report
-from mill.runs.claims import read_claim
-from mill.runs.sampling import SampleChoice
+from mill.runs.sampling import SampleChoice, read_claim
 from mill.tasks.load import load_files, select
 from tests.toy_exam import SIZES, is_right
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +15,33 @@ from mill.checks.answers import CHOICE, DOCUMENT, Answer
 from mill.checks.compare import compared
 from mill.checks.forced import ForcedGaps
 from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
-from mill.checks.measurements import answer_measurements, forced_measurements, forced_series, group_measurements
-from mill.checks.pairing import AnswerPair, Pairing, pair_up
+from mill.checks.measurements import (
+    Measurements,
+    answer_measurements,
+    forced_measurements,
+    forced_series,
+    group_measurements,
+)
+from mill.checks.pairing import AnswerPair, Pairs, pair
 from mill.checks.result import Check
 from mill.metrics.divergence import Gap
 
 
 def answer(text: str = "", *, id: str = "1", category: str = "c", **known: Any) -> Answer:
     return Answer("t", id, category, "a prompt", None, text, **known)
+
+
+def numbered(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
+    """Each as a sample of its own."""
+    return [AnswerPair(replace(pair.a, id=str(number)), pair.b) for number, pair in enumerate(pairs)]
+
+
+def measure(pairs: Sequence[AnswerPair]) -> Measurements:
+    return answer_measurements(numbered(pairs))
+
+
+def paired(pairs: Sequence[AnswerPair]) -> Pairs[Answer]:
+    return Pairs([(pair.a, pair.b) for pair in numbered(pairs)])
 
 
 def given(text: str, right: bool, **known: Any) -> Answer:
@@ -39,7 +60,7 @@ TABLE = [
 
 
 def values(pairs: list[AnswerPair]) -> dict[str, tuple[float, int]]:
-    return {name: (estimate.value, estimate.n) for name, estimate in answer_measurements(pairs).estimates.items()}
+    return {name: (estimate.value, estimate.n) for name, estimate in measure(pairs).estimates.items()}
 
 
 def test_a_table_of_six_samples() -> None:
@@ -58,7 +79,7 @@ def test_a_table_of_six_samples() -> None:
 
 
 def test_counts_and_p_values_of_the_table() -> None:
-    found = answer_measurements(TABLE)
+    found = measure(TABLE)
     assert found.p_values["acc_drop"] == 1.0  # two worse, one better: 2 * (1 + 3) / 8
     expected = {
         "samples": 6,
@@ -84,16 +105,16 @@ def test_counts_and_p_values_of_the_table() -> None:
 
 def test_the_paired_error_of_a_lost_accuracy() -> None:
     """Losses of 0, 1, -1, 1 and 0 have mean 0.2 and variance 0.7."""
-    drop = answer_measurements(TABLE).estimates["acc_drop"]
+    drop = measure(TABLE).estimates["acc_drop"]
     assert drop.stderr == pytest.approx(math.sqrt(0.7 / 5))
 
 
 def test_regressions_are_not_improvements() -> None:
     worse = [AnswerPair(given("5", True), given("6", False))] * 6
-    found = answer_measurements(worse)
+    found = measure(worse)
     assert found.p_values["acc_drop"] == 2 / 64
     assert found.estimates["acc_drop"].value == 1.0
-    better = answer_measurements([AnswerPair(pair.b, pair.a) for pair in worse])
+    better = measure([AnswerPair(pair.b, pair.a) for pair in worse])
     assert better.estimates["acc_drop"].value == -1.0
     assert (better.counts["regressions"], better.counts["improvements"]) == (0, 6)
 
@@ -126,7 +147,7 @@ def diverging(index: int, margin: float | None) -> AnswerPair:
 
 
 def test_divergences_at_near_ties_are_distinguished_from_clear_ones() -> None:
-    found = answer_measurements([diverging(1, 0.05), diverging(2, 0.5), diverging(3, 2.0), TABLE[0]])
+    found = measure([diverging(1, 0.05), diverging(2, 0.5), diverging(3, 2.0), TABLE[0]])
     assert found.counts["diverged"] == 3
     assert (found.counts["near_ties"], found.counts["clear_divergences"]) == (1, 2)
     assert found.estimates["first_divergence"].value == 3.0  # tokens 2, 3 and 4
@@ -136,14 +157,14 @@ def test_divergences_at_near_ties_are_distinguished_from_clear_ones() -> None:
 
 def test_a_margin_that_is_not_known_counts_as_clear() -> None:
     """One baseline answer that ends first must not remove the metric for all the others."""
-    found = answer_measurements([diverging(1, 0.5), diverging(2, None), diverging(3, 0.05), TABLE[5]])
+    found = measure([diverging(1, 0.5), diverging(2, None), diverging(3, 0.05), TABLE[5]])
     assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (2 / 4, 4)
     assert found.estimates["first_divergence"].n == 3
 
 
 def test_clear_divergences_of_engines_without_log_probabilities_are_not_measured() -> None:
-    assert "clear_divergence_rate" not in answer_measurements([diverging(1, None)]).estimates
-    assert answer_measurements([TABLE[5]]).estimates["clear_divergence_rate"].value == 0.0  # no text diverges
+    assert "clear_divergence_rate" not in measure([diverging(1, None)]).estimates
+    assert measure([TABLE[5]]).estimates["clear_divergence_rate"].value == 0.0  # no text diverges
 
 
 def test_where_the_baseline_ends_first_the_margin_is_of_the_other_engine() -> None:
@@ -154,7 +175,7 @@ def test_where_the_baseline_ends_first_the_margin_is_of_the_other_engine() -> No
 
 
 def test_a_margin_that_is_nan_is_no_near_tie() -> None:
-    found = answer_measurements([diverging(1, math.nan), diverging(2, 0.05)])
+    found = measure([diverging(1, math.nan), diverging(2, 0.05)])
     assert found.counts["near_ties"] == 1
     assert found.estimates["clear_divergence_rate"].value == 0.5
 
@@ -162,7 +183,7 @@ def test_a_margin_that_is_nan_is_no_near_tie() -> None:
 def test_scores_of_choices() -> None:
     a, b = answer(" x", scores=(-1.0, -2.0), form=CHOICE), answer(" x", scores=(-1.5, -2.25), form=CHOICE)
     far = AnswerPair(answer(" x", scores=(-1.0,), form=CHOICE), answer(" x", scores=(-4.0,), form=CHOICE))
-    found = answer_measurements([AnswerPair(a, b), far, AnswerPair(a, FAILED)]).estimates
+    found = measure([AnswerPair(a, b), far, AnswerPair(a, FAILED)]).estimates
     assert found["logprob_shift"].value == pytest.approx((0.5 + 0.25 + 3.0) / 3)
     assert found["logprob_shift_max"].value == 3.0
     assert "ppl_ratio" not in found and "match_rate" not in found  # a choice is no text
@@ -170,10 +191,10 @@ def test_scores_of_choices() -> None:
 
 def test_a_choice_that_became_impossible_is_an_infinite_shift() -> None:
     steady = AnswerPair(answer(scores=(-1.0, -math.inf), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
-    found = answer_measurements([steady]).estimates
+    found = measure([steady]).estimates
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (0.0, 0.0)
     gone = AnswerPair(answer(scores=(-1.0, -3.0), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
-    found = answer_measurements([steady, gone]).estimates
+    found = measure([steady, gone]).estimates
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (math.inf, math.inf)
 
 
@@ -195,7 +216,7 @@ def documents(tokens: tuple[int, int]) -> list[AnswerPair]:
 def test_the_perplexity_ratio_of_documents_is_per_token_where_these_are_the_same(
     tokens: tuple[int, int], name: str, units: tuple[int, int]
 ) -> None:
-    found = answer_measurements(documents(tokens))
+    found = measure(documents(tokens))
     total = sum(units)
     assert found.estimates[name].value == pytest.approx(math.exp(40 / total)) and found.estimates[name].n == total
     assert found.p_values[name] == pytest.approx(2 * stats.t.sf(_t_of_two_documents(*units), 1))
@@ -216,7 +237,7 @@ def document(score: float) -> Answer:
 
 def test_documents_that_are_only_scored_have_no_match_rate() -> None:
     pairs = [AnswerPair(document(-100.0), document(-190.0))] * 3
-    found = answer_measurements(pairs)
+    found = measure(pairs)
     assert "match_rate" not in found.estimates or found.estimates["match_rate"].value == 0.0
     assert not found.counts.get("severity_identical")
 
@@ -224,7 +245,7 @@ def test_documents_that_are_only_scored_have_no_match_rate() -> None:
 def test_a_document_that_became_impossible_has_an_infinite_ratio() -> None:
     pairs = [AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-100.0,), units=50.0))] * 3
     worse = AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-math.inf,), units=50.0))
-    found = answer_measurements([*pairs, worse])
+    found = measure([*pairs, worse])
     assert found.estimates["word_ppl_ratio"].value == math.inf
     assert found.p_values.get("word_ppl_ratio") != 1.0
 
@@ -310,7 +331,7 @@ def test_categories_have_their_own_rates() -> None:
         AnswerPair(given("2", True, category="sums"), given("3", False)),
         AnswerPair(answer("x", category="tales"), answer("x")),
     ]
-    sums, tales = group_measurements(pairs)
+    sums, tales = group_measurements(numbered(pairs))
     assert (sums["category"], sums["n"], tales["category"], tales["n"]) == ("sums", 2, "tales", 1)
     assert (sums["match_rate"][0], sums["flip_rate"][0], sums["acc_baseline"][0], sums["acc"][0]) == (0.5, 0.5, 1.0, 0.5)
     assert tales["match_rate"][0] == 1.0 and "acc" not in tales
@@ -320,7 +341,7 @@ def test_a_variant_has_every_sample_and_reports_what_is_left_out() -> None:
     first = [given("5", True, id="1"), given("6", True, id="2")]
     second = [given("5", True, id="1"), given("7", False, id="3")]
     gaps = ForcedGaps({"t/1": [gap(0.5), gap(0.25), gap(0.0)]}, expected=1)
-    variant = compared("b", pair_up(first, second), gaps)
+    variant = compared("b", pair(first, second), gaps)
     assert variant.counts["samples"] == 1 and variant.metrics["kl_max"].value == 0.5
     assert variant.warnings == ["2 samples are in one run only and are left out"]
     assert variant.rows[0]["kl"] == {"mean": 0.25, "max": 0.5, "median": 0.25}
@@ -334,7 +355,7 @@ def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
     """From 0.9 to about 0.12, and one sample that happens to be 1 and 1: it does not get an accuracy of its own."""
     before = [1.0, *(0.9 + 0.002 * k for k in range(39))]
     after = [1.0, *(0.12 + 0.003 * (k % 7) for k in range(39))]
-    found = answer_measurements([AnswerPair(graded(a), graded(b)) for a, b in zip(before, after, strict=True)])
+    found = measure([AnswerPair(graded(a), graded(b)) for a, b in zip(before, after, strict=True)])
     assert "acc" not in found.estimates
     drop = found.estimates["score_drop"]
     differences = [a - b for a, b in zip(before, after, strict=True)]
@@ -350,23 +371,21 @@ def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
 def test_a_failed_request_counts_as_zero_on_a_known_scale() -> None:
     """On another scale its value is unknown: the metric is NaN, and breaks every rule."""
     pairs = [AnswerPair(graded(0.8), answer(error="HTTP 500")), AnswerPair(graded(0.5), graded(0.5))]
-    assert answer_measurements(pairs).estimates["score"].value == 0.25
+    assert measure(pairs).estimates["score"].value == 0.25
     below = [AnswerPair(graded(-5.0), answer(error="HTTP 500")), AnswerPair(graded(-5.0), graded(-5.0))]
-    assert math.isnan(answer_measurements(below).estimates["score_drop"].value)
+    assert math.isnan(measure(below).estimates["score_drop"].value)
 
 
 def test_two_graded_samples_without_a_difference_have_a_long_interval() -> None:
-    drop = answer_measurements([AnswerPair(graded(0.9), graded(0.9))] * 2).estimates["score_drop"]
+    drop = measure([AnswerPair(graded(0.9), graded(0.9))] * 2).estimates["score_drop"]
     assert drop.value == 0.0 and drop.low is not None and drop.high is not None and drop.low < -0.5 and drop.high > 0.5
-    other = answer_measurements([AnswerPair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
+    other = measure([AnswerPair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
     assert other.value == 0.0 and other.low is None  # the scale is unknown
-    assert (
-        answer_measurements([AnswerPair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] == 0.5
-    )  # two of two, by signs
+    assert measure([AnswerPair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] == 0.5  # two of two, by signs
 
 
 def test_a_sample_without_a_value_on_one_side_is_left_out() -> None:
-    found = answer_measurements([AnswerPair(graded(0.5), graded(None)), AnswerPair(graded(0.5), graded(0.25))])
+    found = measure([AnswerPair(graded(0.5), graded(None)), AnswerPair(graded(0.5), graded(0.25))])
     assert (found.estimates["score"].value, found.estimates["score"].n) == (0.25, 1)
 
 
@@ -374,7 +393,7 @@ def test_a_baseline_that_fails_breaks_rules() -> None:
     """Half of the baseline failed: a candidate that is wrong on a quarter is no improvement."""
     failed = Answer("t", "1", "c", "p", "gold", "", comparable=True, error="HTTP 500")
     pairs = [AnswerPair(failed, given("5", True))] * 20 + [AnswerPair(given("5", True), given("6", False))] * 10
-    variant = compared("b", Pairing(pairs), None)
+    variant = compared("b", paired(pairs), None)
     rules = parse_rules("acc_drop>0.01, flip_rate>0.99, match_rate<0.01", "acc_drop<0.01")
     outcomes = judge(Check("compare", ["t"], [variant]), rules)
     assert [outcome.status for outcome in outcomes] == [BROKEN] * 4
@@ -383,15 +402,13 @@ def test_a_baseline_that_fails_breaks_rules() -> None:
 
 def test_texts_without_an_answer_on_either_side_are_no_agreement() -> None:
     unanswered = [AnswerPair(answer("no number", comparable=True), answer("none", comparable=True))] * 3
-    found = answer_measurements([*unanswered, AnswerPair(given("5", True), given("5", True))])
+    found = measure([*unanswered, AnswerPair(given("5", True), given("5", True))])
     assert (found.estimates["flip_rate"].n, found.counts["unextracted"]) == (1, 3)
-    assert "flip_rate" not in answer_measurements(unanswered).estimates
+    assert "flip_rate" not in measure(unanswered).estimates
 
 
 def test_failed_requests_are_clear_divergences() -> None:
-    found = answer_measurements(
-        [AnswerPair(answer("a"), answer(error="HTTP 500"))] * 3 + [AnswerPair(answer("a"), answer("a"))]
-    )
+    found = measure([AnswerPair(answer("a"), answer(error="HTTP 500"))] * 3 + [AnswerPair(answer("a"), answer("a"))])
     assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (3 / 4, 4)
 
 
@@ -399,9 +416,7 @@ def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
     def of(task: str, value: float) -> Answer:
         return Answer(task, "1", "c", "p", None, "x", value=value)
 
-    found = answer_measurements(
-        [AnswerPair(of("exact", 1.0), of("exact", 0.0)), AnswerPair(of("graded", 0.25), of("graded", 0.5))]
-    )
+    found = measure([AnswerPair(of("exact", 1.0), of("exact", 0.0)), AnswerPair(of("graded", 0.25), of("graded", 0.5))])
     assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
     assert (found.estimates["score_drop"].value, found.estimates["score_drop"].n) == (-0.25, 1)
 
@@ -409,17 +424,17 @@ def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
 def test_two_empty_answers_are_no_agreement() -> None:
     unanswered = [AnswerPair(answer("", comparable=True), answer("", comparable=True))] * 11
     answered = [AnswerPair(given(str(n), True), given(str(n if n else 9), True)) for n in range(4)]
-    found = answer_measurements([*unanswered, *answered])
+    found = measure([*unanswered, *answered])
     assert (found.estimates["match_rate"].value, found.estimates["match_rate"].n) == (3 / 4, 4)
     assert (found.estimates["flip_rate"].value, found.estimates["flip_rate"].n) == (1 / 4, 4)
     assert (found.estimates["empty_rate"].value, found.estimates["empty_rate"].n) == (11 / 15, 15)
     assert (found.counts["empty"], found.counts["both_empty"], found.counts["severity_empty"]) == (11, 11, 11)
-    only = answer_measurements(unanswered)
+    only = measure(unanswered)
     assert not {"match_rate", "flip_rate", "similarity"} & set(only.estimates)
 
 
 def test_an_empty_answer_is_a_change_where_the_baseline_has_text() -> None:
-    found = answer_measurements([AnswerPair(given("5", True), answer("", comparable=True, value=0.0))])
+    found = measure([AnswerPair(given("5", True), answer("", comparable=True, value=0.0))])
     assert found.estimates["match_rate"].value == 0.0 and found.estimates["flip_rate"].value == 1.0
 
 
@@ -430,7 +445,7 @@ def test_flips_of_truncated_answers_are_counted() -> None:
         AnswerPair(given("5", True), given("7", False)),
         AnswerPair(given("5", True), given("5", True)),
     ]
-    variant = compared("b", Pairing(pairs), None)
+    variant = compared("b", paired(pairs), None)
     assert (variant.counts["cut_short"], variant.counts["flips"], variant.counts["flips_cut_short"]) == (1, 2, 1)
     assert any(
         "1 of 3 samples have an answer that ended at the token limit, 1 of 2 flips" in warning
@@ -440,7 +455,7 @@ def test_flips_of_truncated_answers_are_counted() -> None:
 
 def test_texts_that_one_engine_could_not_score_break_rules_on_divergences() -> None:
     gaps = ForcedGaps({"t/1": [gap(0.0)]}, expected=3, failed=2, error="the score is NaN")
-    variant = compared("b", Pairing([TABLE[0]]), gaps)
+    variant = compared("b", paired([TABLE[0]]), gaps)
     assert variant.metrics["unscored_rate"].value == pytest.approx(2 / 3)
     (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
     assert outcome.status == BROKEN and "2 of 3 texts could not be scored by both: the score is NaN" in outcome.reason
@@ -448,7 +463,7 @@ def test_texts_that_one_engine_could_not_score_break_rules_on_divergences() -> N
 
 def test_texts_that_are_tokenized_differently_are_reported_with_the_rule() -> None:
     gaps = ForcedGaps({"t/1": [gap(0.0)]}, expected=3, different_tokens=2)
-    variant = compared("b", Pairing([TABLE[0]]), gaps)
+    variant = compared("b", paired([TABLE[0]]), gaps)
     (outcome,) = judge(Check("compare", ["t"], [variant]), parse_rules("kl_mean>5"))
     assert outcome.status == KEPT and "2 of 3 texts are tokenized differently" in outcome.reason
 
@@ -463,3 +478,38 @@ def test_reasoning_is_compared_apart_from_the_answers() -> None:
     assert found["match_rate"] == (1.0, 3)
     assert found["reasoning_match_rate"] == (0.5, 2) and 0.5 < found["reasoning_similarity"][0] < 1
     assert "reasoning_match_rate" not in values(pairs[2:])
+
+
+# Repeats.
+
+
+def repeated(name: str, values: Sequence[float], texts: Sequence[str]) -> list[Answer]:
+    """The repeats of one sample, each right or wrong."""
+    mean = sum(values) / len(values)
+    return [answer(text, id=name, value=mean, mean_of_right=True) for text in texts]
+
+
+def test_all_repeats_count_and_those_of_a_sample_are_not_independent() -> None:
+    a = [*repeated("1", [1, 1], ["x", "x"]), *repeated("2", [1, 0], ["x", "y"]), *repeated("3", [0, 1], ["z", "x"])]
+    b = [*repeated("1", [1, 0], ["x", "w"]), *repeated("2", [0, 0], ["v", "w"]), *repeated("3", [0, 1], ["z", "x"])]
+    found = answer_measurements([AnswerPair(*sides) for sides in pair(a, b).pairs])
+    estimates = found.estimates
+    assert (estimates["acc_baseline"].value, estimates["acc_baseline"].n) == (pytest.approx(2 / 3), 3)
+    assert (estimates["acc"].value, estimates["acc"].n) == (pytest.approx(1 / 3), 3)
+    assert "score" not in estimates, "the mean of right and wrong repeats is an accuracy"
+    losses = [0.5, 0.5, 0.0]
+    assert estimates["acc_drop"].value == pytest.approx(1 / 3)
+    assert estimates["acc_drop"].stderr == pytest.approx(stats.sem(losses))
+    assert found.p_values["acc_drop"] == pytest.approx(stats.ttest_1samp(losses, 0).pvalue)
+    assert (found.counts["samples"], found.counts["regressions"], found.counts["improvements"]) == (3, 2, 0)
+    # Half of six texts are the same, in samples of which one differs once, one twice and one never.
+    assert (estimates["match_rate"].value, estimates["match_rate"].n) == (0.5, 6)
+    assert (estimates["match_rate"].high or 0) - (estimates["match_rate"].low or 0) > 0.8, "three samples, not six"
+
+
+def test_a_sample_of_which_one_repeat_failed_counts_as_failed() -> None:
+    """As its score does: it has none."""
+    failing = [answer("x", id="1", value="failed"), answer(id="1", error="HTTP 500", value="failed")]
+    found = answer_measurements([AnswerPair(*sides) for sides in pair(repeated("1", [1, 1], ["x", "x"]), failing).pairs])
+    assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
+    assert (found.counts["failed"], found.counts["samples"], found.estimates["failure_rate"].value) == (1, 1, 1.0)

@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.response import Token
 from mill.checks.answers import DOCUMENT, Answer
-from mill.checks.pairing import AnswerPair, Divergence, margin_at, pair_up
+from mill.checks.pairing import AnswerPair, Divergence, margin_at, pair
 
 TOP = ((1, -0.1), (2, -2.5))
 MARGIN: Any = pytest.approx(2.4)  # between the two top_logprobs
@@ -92,18 +92,35 @@ def test_a_sample_is_right_or_wrong_where_its_value_is_1_or_0() -> None:
     assert AnswerPair(answer(value=0.5), answer(value=None)).right == (None, None)
 
 
-def test_a_sample_counts_in_a_score_if_it_has_a_value_or_gold() -> None:
-    assert AnswerPair(answer(value=1.0), answer(error="timeout")).valued
-    assert not AnswerPair(answer(), answer()).valued and not AnswerPair(answer(), answer(error="timeout")).valued
+def test_a_failed_sample_counts_in_a_score_if_the_other_side_has_a_value_or_it_has_gold() -> None:
+    failed = answer(error="timeout")
+    assert AnswerPair(answer(value=1.0), failed).values == (1.0, "failed")
+    assert AnswerPair(answer(), failed).values == (None, "failed") and AnswerPair(failed, failed).values == (None, None)
     gold = Answer("t", "1", "c", "p", "42", "", error="timeout")
-    assert AnswerPair(gold, gold).valued
+    assert AnswerPair(gold, gold).values == ("failed", "failed")
+
+
+def test_all_repeats_of_a_sample_are_paired() -> None:
+    """With fewer repeats on one side, each of the other's still has a partner."""
+    first = [answer(text, id=id) for id in ("1", "2") for text in ("a", "b", "c", "d")]
+    second = [answer(text, id=id) for id in ("2", "1") for text in ("x", "y")]
+    found = pair(first, second)
+    assert [(a.id, a.text, b.id, b.text) for a, b in found.pairs[:4]] == [
+        ("1", "a", "1", "x"), ("1", "b", "1", "y"), ("1", "c", "1", "x"), ("1", "d", "1", "y"),
+    ]  # fmt: skip
+    assert (len(found.pairs), found.unpaired) == (8, 0)
+    assert pair(first, answer_only("1")).unpaired == 1, "samples are counted, not repeats"
+
+
+def answer_only(id: str) -> list[Answer]:
+    return [answer("x", id=id)]
 
 
 def test_only_samples_of_both_runs_are_paired() -> None:
     first = [answer("a", id="1"), answer("b", id="2"), answer("c", id="2", task="other")]
     second = [answer("d", id="2"), answer("e", id="3")]
-    pairing = pair_up(first, second)
-    assert [(pair.a.text, pair.b.text) for pair in pairing.pairs] == [("b", "d")]
+    pairing = pair(first, second)
+    assert [(a.text, b.text) for a, b in pairing.pairs] == [("b", "d")]
     assert (pairing.unpaired, pairing.different_data) == (3, 0)
 
 
@@ -112,31 +129,27 @@ def row(id: str, data: str, prompt: str = "p") -> Answer:
 
 
 def test_different_data_with_the_same_ids_is_no_pair() -> None:
-    pairing = pair_up([row("1", "x"), row("2", "y")], [row("1", "z"), row("2", "y")])
-    assert [(pair.a.id, pair.b.id) for pair in pairing.pairs] == [("2", "2")]
+    pairing = pair([row("1", "x"), row("2", "y")], [row("1", "z"), row("2", "y")])
+    assert [(a.id, b.id) for a, b in pairing.pairs] == [("2", "2")]
     assert (pairing.unpaired, pairing.different_data) == (2, 1)
 
 
 def test_the_same_data_with_different_ids_is_a_pair() -> None:
-    pairing = pair_up([row("1", "x"), row("2", "y")], [row("7", "y"), row("8", "x")])
-    assert [(pair.a.id, pair.b.id) for pair in pairing.pairs] == [("1", "8"), ("2", "7")]
-    assert (pairing.unpaired, pairing.different_data, pairing.different_prompts) == (0, 0, 0)
+    pairing = pair([row("1", "x"), row("2", "y")], [row("7", "y"), row("8", "x")])
+    assert [(a.id, b.id) for a, b in pairing.pairs] == [("1", "8"), ("2", "7")]
+    assert (pairing.unpaired, pairing.different_data) == (0, 0)
 
 
 def test_equal_rows_are_paired_once_each_by_id() -> None:
-    pairing = pair_up([row("1", "x"), row("2", "x"), row("3", "x")], [row("2", "x"), row("9", "x")])
-    assert [(pair.a.id, pair.b.id) for pair in pairing.pairs] == [("1", "9"), ("2", "2")]
+    pairing = pair([row("1", "x"), row("2", "x"), row("3", "x")], [row("2", "x"), row("9", "x")])
+    assert [(a.id, b.id) for a, b in pairing.pairs] == [("1", "9"), ("2", "2")]
     assert pairing.unpaired == 1
-
-
-def test_the_same_data_with_different_prompts_is_counted() -> None:
-    assert pair_up([row("1", "x", "0 shots")], [row("1", "x", "5 shots")]).different_prompts == 1
 
 
 def test_many_equal_rows_are_paired_quickly() -> None:
     """All rows are equal: a linear search through the unpaired ones would take minutes."""
     rows = [row(str(n), "x") for n in range(20_000)]
-    assert len(pair_up(rows, list(reversed(rows))).pairs) == 20_000
+    assert len(pair(rows, list(reversed(rows))).pairs) == 20_000
 
 
 def test_two_empty_answers_are_not_identical() -> None:

@@ -14,7 +14,7 @@ from mill.checks.compare import compared
 from mill.checks.forced import ForcedGaps
 from mill.checks.kinds import explain
 from mill.checks.measurements import forced_measurements
-from mill.checks.pairing import pair_up
+from mill.checks.pairing import pair
 from mill.checks.result import Check, Variant
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
@@ -99,7 +99,7 @@ def answer(name: str, text: str, value: float | None = None) -> Answer:
 def test_texts_that_differ_without_logprobs_and_without_gold() -> None:
     first = [answer(str(number), "same") for number in range(6)]
     second = [answer(str(number), "same" if number else "other") for number in range(6)]
-    assert explained(compared("b", pair_up(first, second), None)) == (
+    assert explained(compared("b", pair(first, second), None)) == (
         "1 of 6 texts differ. An engine returns no top_logprobs, so whether rounding alone explains that is unknown. "
         "These samples have no gold answers, so they cannot show whether accuracy changed: use --tasks."
     )
@@ -135,7 +135,7 @@ def test_distributions_are_described_by_kl_and_top_tokens() -> None:
 def test_failures_come_first() -> None:
     first = [answer(str(number), "same", 1.0) for number in range(6)]
     second = [*first[1:], Answer("t", "0", "t", "prompt", None, "", error="HTTP 500")]
-    found = explained(compared("b", pair_up(first, second), ForcedGaps(expected=6, failed=1, error="HTTP 500")))
+    found = explained(compared("b", pair(first, second), ForcedGaps(expected=6, failed=1, error="HTTP 500")))
     assert found.startswith("1 of 6 requests failed: a failed request counts as changed and as wrong. Not everything could")
 
 

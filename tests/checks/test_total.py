@@ -18,7 +18,7 @@ from mill.checks.forced import ForcedGaps
 from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
 from mill.checks.glossary import METRICS
 from mill.checks.measurements import Measurements, answer_measurements, forced_measurements, forced_series
-from mill.checks.pairing import AnswerPair, Pairing
+from mill.checks.pairing import AnswerPair, Pairs
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
 from mill.metrics.divergence import Gap
@@ -173,7 +173,7 @@ def test_any_check_is_shown_saved_and_read_back(
 ) -> None:
     found = ForcedGaps({f"t/{n}": one for n, one in enumerate(texts) if one}, expected=len(texts) + failed + other)
     found.failed, found.different_tokens = failed, other
-    variant = compared("b", Pairing(members), found)
+    variant = compared("b", Pairs([(one.a, one.b) for one in members]), found)
     check = Check("compare", ["t"], [variant], "a")
     folder = tmp_path_factory.mktemp("check")
     assert read_check(check.save(folder)).to_json() == check.to_json()

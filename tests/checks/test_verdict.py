@@ -173,7 +173,7 @@ def test_the_verdict_of_repetitions_includes_its_uncertainty() -> None:
 
 
 def test_failures_of_the_baseline_do_not_make_a_candidate_worse() -> None:
-    counts = {"failed": 11, "candidate_failed": 0}
+    counts = {"failed": 11, "candidate_failed": 0, "severity_failed": 11}
     reason = "the baseline failed on 11 of 40 samples"
     found = verdict(compared(2, 0, 40, counts=counts, unmeasured={"acc_drop": reason}, metrics={"match_rate": rate(29, 40)}))
     assert found.startswith(f"inconclusive at this n: {reason}") and "accuracy lost" not in found

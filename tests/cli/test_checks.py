@@ -9,6 +9,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mill.api.files import import_file
+from mill.api.model import StreamContext
+from mill.api.registry import import_file
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
 from tests.servers import FaultServer, cut, status
@@ -461,7 +463,7 @@ def test_determinism_measures_again_unless_it_was_interrupted(mill: Mill, tmp_pa
 
 
 def test_stress_of_transformers(mill: Mill, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mill.models.hf import TransformersModel
+    from mill.models.hf.model import TransformersModel
 
     cleaned: list[int] = []
     clean = TransformersModel.clean
@@ -537,7 +539,7 @@ def test_a_server_that_dies_under_load_is_what_the_check_reports(
     mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lower levels keep their results, the level at which it crashed fails, and the exit code is 3."""
-    monkeypatch.setattr("mill.models.http.server.ServerModel.outage_patience_s", 0.0)
+    monkeypatch.setattr("mill.execute.executor.StreamContext", partial(StreamContext, outage_patience_s=0.0))
     monkeypatch.setattr("mill.models.http.policy.FIRST_PAUSE_S", 0.001)
 
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mill.api.files import import_file
+from mill.api.registry import import_file
 from mill.cli.main import run
 
 ROOT = Path(__file__).parent.parent.parent
@@ -384,7 +384,7 @@ BAD = {
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
     "images need a model that takes them": (
         ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
-        "takes text; backends that do: hf, vllm, litellm, clip, timm, openai-compat, vllm-mlx",
+        "takes text; backends that do: hf, openai-compat, vllm-mlx, clip, litellm, timm, vllm",
     ),
     "fixed classes need timm": (
         ["eval", "clip[path=ViT-B-32]", "imagenet_supervised"],
@@ -600,12 +600,14 @@ def test_a_filter_that_nothing_matches_is_refused(mill: Mill, what: str, near: s
 
 
 COUNTING = """
+from mill.api.model import InputTokens
 from mill.api.registry import models, register_model
 
 @register_model("counting")
 class Counting(models.get("toy")):
-    def count_tokens(self, requests):
-        return 7 if any(request.kind == "loglikelihood" for request in requests) else None
+    def input_tokens(self, groups):
+        scored = [any(request.kind == "loglikelihood" for request in group) for group in groups]
+        return [InputTokens(7) if known else None for known in scored]
 """
 
 
@@ -758,6 +760,8 @@ class DyingModel(ToyModel):
         self.calls += 1
         if self.calls == 5:
             Dying()
+        if self.calls == 6:
+            signal.pause()  # until the signal comes again
         return 1
 """
 
@@ -777,4 +781,4 @@ def test_a_signal_inside_a_destructor_ends_the_run(tmp_path: Path, name: str, co
     assert done.returncode == code and "all completed requests are recorded" in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr and not (tmp_path / "deleted").exists()
     (record,) = (tmp_path / "out").glob("*/*/record/*.jsonl")
-    assert 4 <= len(record.read_text().splitlines()) < 100  # of 200
+    assert len(record.read_text().splitlines()) in (4, 5)

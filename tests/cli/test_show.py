@@ -42,12 +42,12 @@ class BeginsAlike(Task):
 """
 STOPS = """
 from mill.api.registry import register_model
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 
 @register_model("stops")
 class Stops(TransformersModel):
-    def stream_responses(self, kind, requests):
-        for number, one in enumerate(super().stream_responses(kind, requests)):
+    def stream_responses(self, kind, requests, context):
+        for number, one in enumerate(super().stream_responses(kind, requests, context)):
             if number == 5:
                 raise KeyboardInterrupt
             yield one

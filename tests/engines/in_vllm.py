@@ -10,7 +10,7 @@ from pathlib import Path
 import vllm
 
 from mill.cli.main import run
-from mill.models.vllm import VLLMModel
+from mill.models.vllm.model import VLLMModel
 
 QUESTION = {"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}
 

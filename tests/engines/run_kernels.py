@@ -12,7 +12,7 @@ import math
 import torch
 from torch.nn.functional import silu
 
-from mill.models.prefix import fused_kernels, varlen
+from mill.models.prefix import attention, fused_kernels
 from mill.models.prefix.pack import PackLayout
 from mill.models.prefix.trie import Segment
 
@@ -70,7 +70,7 @@ def tree_error(dtype: torch.dtype) -> float:
         tokens = len(pack.ids)
         q, (k, v) = random(heads, tokens, size, dtype=dtype), (random(groups, tokens, size, dtype=dtype) for _ in range(2))
         rows = [one.transpose(0, 1).contiguous() for one in (q, k, v)]
-        found = varlen.tree_attention(pack, rows[0], rows[1], rows[2], size**-0.5)
+        found = attention.kernel_attention(pack, rows[0], rows[1], rows[2], size**-0.5)
         wanted = torch.empty_like(q, dtype=torch.float64)
         for segment, (first, last) in pack.bounds.items():
             before = [new[one][0] if one in new else pack.part(one, k, v) for one in segment.chain[:-1]]

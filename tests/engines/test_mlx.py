@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.request import LOGLIKELIHOOD, Request
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from tests import forking
 from tests.conftest import make_tiny_model
 from tests.engines.mlx_prefixes import PAIR

@@ -12,7 +12,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, MULTI_ROUND, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
-from mill.models.openai_compat import OpenAICompatModel
+from mill.models.openai_compat.model import OpenAICompatModel
 
 DIALOG = (Message("user", "Count to three."),)
 ADD = Tool("add", "Adds two numbers.", {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}})

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from mill.api.budget import BudgetLimits, Price, TokenUsage, shown_dollars, shown_seconds, shown_tokens
-from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.api.budget import BudgetLimits, Price, TokenUsage
+from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
-from mill.execute.meter import JUDGE, MODEL, Amounts, Meter, PromptLengths
+from mill.execute.meter import JUDGE, MODEL, Amounts, Meter
 
 
 class Spent:
@@ -62,12 +62,6 @@ def test_a_model_gets_few_requests_first_and_then_half_of_what_is_left() -> None
     assert meter.fitting(QUESTIONS, calls=True, answering_s=1.0) == 0
 
 
-def test_ranks_take_their_part_of_half() -> None:
-    meter = make_meter(BudgetLimits(tokens=1030), processes=4)
-    meter.add(QUESTIONS[0], replace(ANSWER, output_tokens=20))
-    assert fitting(meter) == 6, "of 1,000"
-
-
 def test_time_limits_how_much_a_model_gets_at_once() -> None:
     spent = Spent()
     meter = make_meter(BudgetLimits(seconds=100), spent)
@@ -100,13 +94,6 @@ def test_a_call_has_room_beside_those_in_flight_and_one_alone_in_any_case() -> N
     assert not meter.room(question(3)) and not meter.reached()
     meter.add(question(2, tokens=1000), replace(ANSWER, output_tokens=60))
     assert meter.reached() and not meter.room(question(4))
-
-
-def test_requests_that_had_room_and_were_not_sent_leave_it() -> None:
-    meter = make_meter(BudgetLimits(tokens=100))
-    assert [meter.room(question(number)) for number in range(3)] == [True, True, False]
-    meter.fitting(QUESTIONS, calls=True, answering_s=0.0)
-    assert meter.room(question(2))
 
 
 def test_a_failed_call_counts_its_prompt_and_an_abandoned_one_all_it_may_use() -> None:
@@ -164,16 +151,6 @@ def test_calls_in_flight_are_awaited_some_time_after_that_of_the_run() -> None:
     assert make_meter(BudgetLimits(tokens=5)).patience_s() is None
 
 
-def test_prompts_are_estimated_from_those_that_were_counted() -> None:
-    counted = PromptLengths()
-    assert (counted.mean(400), counted.most(400)) == (100, 400)
-    counted.add(250, 1000)
-    counted.add(250, 1000)
-    assert counted.most(400) == counted.mean(400) == 100
-    counted.add(30, 10)  # 530 tokens of 2010 characters: that one is 27.4 above the mean
-    assert counted.mean(2010) == 530 and counted.most(2010) == 530 + 28
-
-
 @pytest.mark.parametrize(
     ("response", "usage"),
     [
@@ -190,26 +167,3 @@ def test_what_a_response_counts(response: Response, usage: TokenUsage) -> None:
     spent = Spent()
     make_meter(BudgetLimits(), spent).add(question(1), response)
     assert spent.spent[MODEL] == usage
-
-
-def test_scored_texts_count_their_context_and_continuation() -> None:
-    spent = Spent()
-    meter = make_meter(BudgetLimits(), spent)
-    request = Request(LOGLIKELIHOOD, "c" * 40, " yes" * 2)
-    meter.add(request, Response(score=-1.0))
-    assert spent.spent[MODEL] == TokenUsage(12)
-    meter.add(request, Response(score=-1.0, prompt_tokens=9, output_tokens=1))
-    assert spent.spent[MODEL] == TokenUsage(22)
-
-
-def test_without_limits_everything_fits_and_is_counted() -> None:
-    meter = make_meter(BudgetLimits())
-    assert fitting(meter) == 100 and meter.spent_text() == ""
-
-
-def test_amounts_are_shown_as_they_are_typed() -> None:
-    assert [shown_tokens(count) for count in (812, 500_000, 1_500_000, 20_000_000, 1_234_567, 2 * 10**9)] == [
-        *("812", "500k", "1.5M", "20M", "1,234,567", "2B"),
-    ]
-    assert [shown_seconds(seconds) for seconds in (0.5, 30, 90, 5400, 7200)] == ["0.5s", "30s", "1m30s", "1h30m", "2h"]
-    assert [shown_dollars(dollars) for dollars in (15, 0.5, 0.00123)] == ["$15.00", "$0.50", "$0.00123"]

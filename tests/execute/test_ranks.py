@@ -6,7 +6,6 @@ import atexit
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from tests.launching import (
 )
 from tests.outcomes import assert_same_end, recorded, samples, scores, sessions
 from tests.ray_cluster import TASKS
-from tests.servers import FaultServer, free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun needs POSIX")
@@ -43,7 +41,7 @@ def codes(processes: list[subprocess.Popen[str]]) -> list[int]:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    code, stderr = ended(start(torchrun(2, toy(folder / "out", TASKS)), TOY_LOG=str(folder / "log")))
+    code, stderr = run_ranks(2, toy(folder / "out", TASKS), TOY_LOG=str(folder / "log"))
     assert code == 0, stderr
     return folder
 
@@ -55,14 +53,6 @@ def test_two_ranks_give_the_results_of_one_process_and_compute_each_request_once
     assert (session["ended"], session["computed"], session["padded"]) == ("finished", len(lines(alone.parent / "log")), 0)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
-def test_any_number_of_ranks_gives_the_results_of_one_process(ranks: int, alone: Path, tmp_path: Path) -> None:
-    code, stderr = run_ranks(ranks, toy(tmp_path / "out", TASKS), TOY_LOG=str(tmp_path / "log"))
-    assert code == 0, stderr
-    assert_same_end(tmp_path / "out", alone)
-    assert sorted(lines(tmp_path / "log")) == sorted(lines(alone.parent / "log"))
-
-
 def test_another_number_of_ranks_resumes_a_run_and_computes_nothing_again(two: Path, alone: Path, tmp_path: Path) -> None:
     log = str(tmp_path / "log")
     assert run_ranks(3, toy(two / "out", TASKS), TOY_LOG=log)[0] == 0
@@ -71,37 +61,10 @@ def test_another_number_of_ranks_resumes_a_run_and_computes_nothing_again(two: P
     assert_same_end(two / "out", alone)
 
 
-def test_a_rank_may_have_no_samples(tmp_path: Path) -> None:
-    assert codes(start_ranks(3, toy(tmp_path / "ranks", TASKS), TOY_N="2", TOY_LOG=str(tmp_path / "log"))) == [0, 0, 0]
-    assert run(toy(tmp_path / "alone", TASKS), TOY_N="2")[0] == 0
-    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
-    assert len(lines(tmp_path / "log")) == 2 * (1 + 3 + 1 + 3)
-
-
-def test_accelerate_starts_ranks_too(alone: Path, tmp_path: Path) -> None:
-    """With --multi_gpu, even without GPUs: otherwise accelerate starts one process."""
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1"]
-    more = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", str(free_port())]
-    command = [*launcher, *more, "-m", "mill", *toy(tmp_path / "out", TASKS)]
-    code, stderr = ended(start(command, TOY_LOG=str(tmp_path / "log")))
-    assert code == 0, stderr
-    assert_same_end(tmp_path / "out", alone)
-    assert len(lines(tmp_path / "log")) == len(lines(alone.parent / "log"))
-    assert len(list((tmp_path / "out").glob("*/*/record/*.jsonl"))) == 2
-
-
 def test_a_dry_run_is_printed_once(tmp_path: Path) -> None:
     both = start_ranks(2, toy(tmp_path / "out", "toy_gen", "--dry_run"))
     printed = [process.communicate(timeout=300)[0] for process in both]
     assert "toy_gen" in printed[0] and printed[1] == ""
-
-
-def test_sampled_repeats_and_dialogs_are_the_same_on_ranks(tmp_path: Path) -> None:
-    arguments = ["toy_gen,toy_dialog", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
-    assert codes(start_ranks(2, toy(tmp_path / "ranks", *arguments), TOY_N="7")) == [0, 0]
-    assert run(toy(tmp_path / "alone", *arguments), TOY_N="7")[0] == 0
-    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
-    assert len(recorded(tmp_path / "ranks")) == 7 * 2 * (1 + 3)
 
 
 def rank_process(launcher: subprocess.Popen[str], rank: int) -> int:
@@ -158,21 +121,6 @@ def test_a_rank_with_other_data_is_refused_on_all_ranks(tmp_path: Path) -> None:
     assert lines(tmp_path / "log") == []
 
 
-def test_a_rank_that_is_refused_early_ends_the_others(tmp_path: Path) -> None:
-    code, stderr = ended(start(torchrun(2, toy(tmp_path / "out"), RANKED), RANK1_TOY_N="many"))
-    assert code != 0
-    assert any(line.startswith("mill (rank 1): ") and "toy_gen cannot be rendered" in line for line in mill_lines(stderr))
-
-
-def test_samples_that_fail_on_one_rank_are_errors_as_in_one_process(tmp_path: Path) -> None:
-    """Sample 7 belongs to rank 1."""
-    code, stderr = run_ranks(2, toy(tmp_path / "ranks", "toy_gen"), RANKED, RANK1_TOY_FAILS="toy_gen 7")
-    assert code == 1 and mill_lines(stderr.replace("mill FAILED", "")) == []
-    assert run(toy(tmp_path / "alone", "toy_gen"), TOY_FAILS="toy_gen 7")[0] == 1
-    assert_same_end(tmp_path / "ranks", tmp_path / "alone")
-    assert scores(tmp_path / "ranks")["tasks"]["toy_gen"]["errors"] == 1
-
-
 def test_a_model_that_breaks_on_one_rank_ends_all_with_the_reason(tmp_path: Path) -> None:
     both = start_ranks(2, toy(tmp_path / "out", "toy_gen"), RANKED, TOY_N="2000", TOY_DELAY="0.02", RANK1_TOY_FAILS="toy")
     (code, stderr), (code_1, stderr_1) = [ended(process) for process in both]
@@ -197,17 +145,6 @@ def test_without_a_shared_file_system_a_recorded_error_is_replaced_by_a_response
     assert scores(tmp_path / "out-0") == scores(alone)
 
 
-def test_without_a_shared_file_system_missing_draws_are_completed(tmp_path: Path) -> None:
-    """Rank 0 has one of two draws of each request; rank 1 computes both of its own again."""
-    arguments = ["toy_gen", "--repeats", "2", "--gen_kwargs", "temperature=1.0"]
-    assert run(toy(tmp_path / "out-0", *arguments), TOY_N="6")[0] == 0
-    whole = samples(tmp_path / "out-0")
-    (file,) = (tmp_path / "out-0").glob("*/*/record/*.jsonl")
-    file.write_text("".join(line for line in file.read_text().splitlines(keepends=True) if '#1"' not in line))
-    assert codes(start_ranks(2, toy(tmp_path / "out", *arguments), RANKED, APART="1", TOY_N="6")) == [0, 0]
-    assert samples(tmp_path / "out-0") == whole
-
-
 def test_a_fresh_run_has_one_folder_though_a_rank_starts_late(tmp_path: Path) -> None:
     assert run(toy(tmp_path / "out", "toy_gen"))[0] == 0
     log = str(tmp_path / "log")
@@ -215,44 +152,6 @@ def test_a_fresh_run_has_one_folder_though_a_rank_starts_late(tmp_path: Path) ->
     assert code == 0, stderr
     assert sorted(folder.name for folder in (tmp_path / "out").glob("*/*")) == ["default", "default~2"]
     assert len(lines(tmp_path / "log")) == 40
-
-
-def test_several_models_run_in_sequence_without_a_launcher(tmp_path: Path) -> None:
-    command = toy(tmp_path / "out", "toy_gen")
-    command[1] = "toy[path=toy],toy[path=other]"
-    assert codes(start_ranks(2, command, RANKED)) == [0, 0]
-    assert len(list((tmp_path / "out").glob("*/default/results.json"))) == 2
-
-
-def test_ranks_and_ray_together_are_refused(tmp_path: Path) -> None:
-    for process in start_ranks(2, toy(tmp_path / "out", "toy_gen", "--executor", "ray", "--workers", "2"), RANKED):
-        code, stderr = ended(process)
-        assert code == 2 and len(mill_lines(stderr)) == 1, stderr
-
-
-def test_ranks_and_several_servers_together_are_refused(tmp_path: Path) -> None:
-    def answering(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return {"choices": [{"text": f"re: {body['prompt']}", "finish_reason": "stop"}]}
-
-    with FaultServer(answering) as first, FaultServer(answering) as second:
-        model = "openai-compat[model=m]"
-        both = start_ranks(2, toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model=model), RANKED)
-        exit_codes = codes(both)
-        prompts = [body["prompt"] for server in (first, second) for _, body in server.calls]
-    assert exit_codes == [2, 2] and not any("toy_gen" in prompt for prompt in prompts)
-
-
-def test_torchrun_forwards_an_interruption(alone: Path, tmp_path: Path) -> None:
-    """A scheduler sends SIGTERM before it kills, and torchrun forwards it."""
-    log = tmp_path / "log"
-    launcher = start(torchrun(2, toy(tmp_path / "out", TASKS)), TOY_HOLD="20", TOY_LOG=str(log))
-    until(lambda: len(recorded(tmp_path / "out")) > 8, "recorded response")
-    launcher.terminate()
-    code, stderr = ended(launcher)
-    assert code != 0 and any("all completed requests are recorded" in line for line in mill_lines(stderr))
-    assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
-    assert run(toy(tmp_path / "out", TASKS))[0] == 0
-    assert_same_end(tmp_path / "out", alone)
 
 
 def test_a_rank_whose_end_takes_longer_than_those_of_others_records_its_session(tmp_path: Path) -> None:
@@ -265,12 +164,6 @@ def test_a_rank_whose_end_takes_longer_than_those_of_others_records_its_session(
         process.terminate()
     assert 0 not in codes(both)
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["interrupted"]
-
-
-def test_a_world_of_one_rank_runs_without_a_store(tmp_path: Path) -> None:
-    """WORLD_SIZE without RANK is ignored, and a world of one needs no store."""
-    assert run(toy(tmp_path / "a", "toy_gen"), WORLD_SIZE="8")[0] == 0
-    assert run(toy(tmp_path / "b", "toy_gen"), WORLD_SIZE="1", RANK="0")[0] == 0
 
 
 def test_heartbeats_continue_between_two_runs_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.execute.work_queue import MAX_DEATHS, WorkQueue
+from mill.execute.workers import MAX_DEATHS, WorkQueue
 
 CONTEXTS = st.sampled_from(["", "a", "ab", "<user> a", "long " * 50]) | st.tuples(
     st.builds(Message, st.sampled_from(["user", "system"]), st.sampled_from(["a", "b"]))
@@ -40,16 +39,6 @@ def drain(queue: WorkQueue) -> list[list[Request]]:
     return chunks
 
 
-def within(seconds: float, call: Callable[[], object]) -> object:
-    """A call's result; fails where it does not return in time."""
-    results: list[object] = []
-    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
-    thread.start()
-    thread.join(seconds)
-    assert results, "the call does not return"
-    return results[0]
-
-
 def ids(requests: Sequence[Request]) -> Counter[int]:
     return Counter(map(id, requests))
 
@@ -75,10 +64,6 @@ def test_chunks_shrink_and_every_worker_gets_one(count: int, workers: int) -> No
     sizes = [len(chunk) for chunk in drain(WorkQueue(distinct_requests(count), workers))]
     assert sizes == sorted(sizes, reverse=True)
     assert len(sizes) >= min(count, workers)
-
-
-def test_one_worker_gets_all_requests_in_one_chunk() -> None:
-    assert [len(chunk) for chunk in drain(WorkQueue(distinct_requests(50), 1))] == [50]
 
 
 @settings(deadline=None)
@@ -115,79 +100,6 @@ def test_returned_requests_are_next_and_halved_from_the_second_death_on() -> Non
     assert len(whole) == 8
     queue.give_back(whole)
     assert [len(queue.take() or []) for _ in range(2)] == [4, 4]
-
-
-def test_giving_back_nothing_leaves_the_queue_empty() -> None:
-    queue = WorkQueue(distinct_requests(3), 1)
-    chunk = queue.take() or []
-    assert queue.give_back([]) == []
-    queue.done(len(chunk))
-    assert within(20, lambda: [queue.take()]) == [None]
-
-
-def test_take_waits_for_returned_requests_and_ends_with_the_last_response() -> None:
-    queue = WorkQueue(distinct_requests(4), 2)
-    taken_requests = [queue.take() or []]
-    while sum(map(len, taken_requests)) < 4:
-        taken_requests.append(queue.take() or [])
-    taken: list[list[Request] | None] = []
-    waiting = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
-    waiting.start()
-    waiting.join(0.2)
-    assert waiting.is_alive(), "other workers may still return requests"
-    queue.give_back(taken_requests[0])
-    waiting.join(20)
-    assert taken == [taken_requests[0]]
-    queue.done(4)
-    assert within(20, lambda: [queue.take()]) == [None]
-
-
-def test_stop_wakes_waiting_threads_and_ends_the_queue() -> None:
-    queue = WorkQueue(distinct_requests(6), 2)
-    taken_requests: list[Request] = []
-    while len(taken_requests) < 6:
-        taken_requests += queue.take() or []
-    threads = [threading.Thread(target=queue.take, daemon=True) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    queue.stop()
-    for thread in threads:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in threads)
-    queue.give_back(taken_requests)
-    assert within(20, lambda: [queue.take()]) == [None]
-
-
-def test_an_empty_queue_is_over_at_once() -> None:
-    assert within(20, lambda: [WorkQueue([], 3).take()]) == [None]
-
-
-def test_threads_with_dying_workers_complete_every_request_once() -> None:
-    """Every chunk's first worker dies half-way; no request is the cause, lost or completed twice."""
-    requests = distinct_requests(500)
-    queue = WorkQueue(requests, 8)
-    completed: list[Request] = []
-    seen: set[int] = set()
-    lock = threading.Lock()
-
-    def work() -> None:
-        while (chunk := queue.take()) is not None:
-            with lock:
-                accident = id(chunk[-1]) not in seen
-                seen.add(id(chunk[-1]))
-                done = chunk[: len(chunk) // 2] if accident else chunk
-                completed.extend(done)
-            if accident:
-                assert queue.give_back(chunk[len(done) :]) == []
-            queue.done(len(done))
-
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in threads)
-    assert ids(completed) == ids(requests)
 
 
 def test_questions_about_one_image_are_adjacent() -> None:

@@ -19,7 +19,6 @@ from tests.export.made_runs import ODD
 @pytest.fixture
 def results(odd_run: ExportedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the output folder, which commands may write to."""
-    monkeypatch.setattr("mill.api.warnings._reported", set())
     shutil.copytree(odd_run.folder.path.parents[1], tmp_path / "results")
     return tmp_path / "results"
 

@@ -48,7 +48,7 @@ def test_a_long_name_does_not_stop_an_export(
 
 
 def test_two_long_names_are_two_folders(tmp_path: Path) -> None:
-    from mill.api.storage import short_name
+    from mill.support.files import short_name
 
     first, second = (short_name("é" * 1000 + end) for end in "ab")
     assert first != second and short_name("a" * 100) == "a" * 100

@@ -18,11 +18,11 @@ import pytest
 
 from mill.api.registry import tasks
 from mill.api.response import Response
-from mill.api.storage import write_json
 from mill.api.task import Sample, Task, Value
 from mill.cli.main import run
 from mill.runs import session
 from mill.schedule.cells import Cell, Expected, remember_cells
+from mill.support.files import write_json
 from mill.tasks.load import load_files
 from tests.fuzz.cases import count, dice
 from tests.fuzz.mutations import ODD_FILES, mutate
@@ -168,7 +168,6 @@ def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> F
         argv[:] = [
             part.format(run=found.run, other=found.other) if "{" in part and "[" not in part else part for part in argv
         ]
-        monkeypatch.setattr("mill.api.warnings._reported", set())
         code, output = call(argv)
         assert code == 0, output
         found.restore(found.run / "manifest.json", "eval")
@@ -230,7 +229,6 @@ def test_no_change_of_a_file_ends_a_command_with_a_traceback_or_another_score(
         name, file = ORDER[case % len(ORDER)], chance.choice(files)
         after = mutate(file.name, folder.content[file], chance)
         file.write_bytes(after)
-        monkeypatch.setattr("mill.api.warnings._reported", set())
         code, output = call(commands[name])
         counts[name, code] += 1
         try:
@@ -250,7 +248,6 @@ def test_what_is_no_file_is_refused_by_name_and_hides_no_other_run(
         for name, argv in commands.items():
             file.unlink()
             ODD_FILES[what](file)
-            monkeypatch.setattr("mill.api.warnings._reported", set())
             code, output = call(argv)
             verify(folder, name, file, code, output, None)
             folder.restore(file, name)

@@ -37,7 +37,6 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOY_N", "3")
-    monkeypatch.setattr("mill.api.warnings._reported", set())
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # these files need not survive a crash
     monkeypatch.setattr("gc.collect", lambda *_: 0)  # closing a model collects, which would take most of the time
     monkeypatch.setattr("mill.runs.manifest.versions", dict)
@@ -168,7 +167,7 @@ def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
     monkeypatch.setattr("mill.models.http.server.ServerModel.ready", _unreachable)
     for name in ("load_config", "load_tokenizer", "load_processor"):
-        monkeypatch.setattr(f"mill.models.hf.loading.{name}", _not_on_the_hub)
+        monkeypatch.setattr(f"mill.models.files.{name}", _not_on_the_hub)
 
 
 def _unreachable(model: Any, wait: float = 0.0) -> None:

@@ -18,17 +18,17 @@ from mill.api.errors import ModelError
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models.http import Failure, Reply, policy
+from mill.models.http import policy
 from mill.models.http.body import parsed
-from mill.models.http.client import _event
-from mill.models.http.failures import error_message, parse_retry_after, raise_reported
-from mill.models.http.model_names import same_file, same_model
+from mill.models.http.client import Reply, _event
+from mill.models.http.failures import Failure, error_message, parse_retry_after, raise_reported
+from mill.models.http.probes import same_file, same_model
 from mill.models.http.server import response_to
 from mill.models.litellm.model import _body_of
-from mill.models.llama_cpp import LlamaCppModel
+from mill.models.llama_cpp.model import LlamaCppModel
 from mill.models.llama_cpp.schema import Props, Settings
-from mill.models.openai_compat import OpenAICompatModel
 from mill.models.openai_compat.answers import read_answer
+from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.openai_compat.schema import read_models, read_window
 from mill.models.openai_compat.scoring import ROUTES
 from mill.models.openai_compat.stream import StreamedAnswer

@@ -16,8 +16,7 @@ from PIL import Image
 
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.identity import constructor_parameters
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.cli.main import run

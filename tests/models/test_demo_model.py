@@ -11,7 +11,7 @@ import torch
 
 from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 from mill.models.spec.open import open_model
 
 PASSAGES = Path(__file__).parent.parent.parent / ".demo/data/wikipedia.jsonl"

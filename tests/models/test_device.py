@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mill.models.device import choose_device
-from mill.models.hf.loading import parameter_bytes
+from mill.models.hf.checkpoint import parameter_bytes
 from mill.models.prefix.proof import sharing_obstacle
 
 GIB = 1 << 30

@@ -405,7 +405,7 @@ def test_a_model_works_inside_a_running_event_loop() -> None:
 
 def test_evaluate_runs_inside_a_running_event_loop(tmp_path: Path) -> None:
     import mill
-    from mill.api.files import import_file
+    from mill.api.registry import import_file
 
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         del sys.modules[name]

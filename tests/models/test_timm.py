@@ -15,8 +15,7 @@ from PIL import Image
 
 from mill.api.errors import CannotServe, ModelError, SpecError, UnknownName
 from mill.api.identity import constructor_parameters
-from mill.api.labels import Labels
-from mill.api.message import IMAGE, Media, Message
+from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings

@@ -10,12 +10,13 @@ from PIL import Image
 
 from mill.api.batching import BatchLimits
 from mill.api.message import IMAGE, VIDEO, Media, Message
+from mill.api.model import StreamContext
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
-from mill.models.hf import multimodal
 from mill.models.hf.model import TransformersModel
-from mill.models.hf.multimodal import MediaRow
+from mill.models.media import inputs
 from mill.models.media.decode import Video, load_image
+from mill.models.media.inputs import MediaRow
 from mill.models.vllm import VLLMModel
 from mill.models.vllm.answers import media_by_kind
 from tests.vlm import make_llava
@@ -41,7 +42,7 @@ def test_rows_with_one_image_follow_each_other_and_share_its_pixels(
         decoded.append(media.name)
         return load_image(media)
 
-    monkeypatch.setattr(multimodal, "load_image", counted)
+    monkeypatch.setattr(inputs, "load_image", counted)
     model = VLLMModel(str(folder))
     model.media = TransformersModel(str(folder)).media  # vLLM's tokenizer is that of its running engine
     requests = [
@@ -58,7 +59,7 @@ def test_rows_with_one_image_follow_each_other_and_share_its_pixels(
         return [[Response(text=row.text)] for row in rows]
 
     rows = [MediaRow(request, model.media.rendered(request)) for request in requests]
-    stream = model._stream_media(GENERATE, rows, answer, BatchLimits(requests=batch))
+    stream = model._media_responses(GENERATE, rows, answer, BatchLimits(requests=batch), StreamContext())
     answers = {request.key: response for request, response in stream}
     order = sorted(files[:4], key=lambda file: Media(IMAGE, file).digest)
     expected = [(str(file), question) for file in order for question in sorted(QUESTIONS)]

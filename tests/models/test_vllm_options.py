@@ -10,7 +10,7 @@ from mill.api.errors import CannotServe, SpecError
 from mill.api.message import Message
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.task import RenderSettings
-from mill.models.vllm import VLLMModel
+from mill.models.vllm.model import VLLMModel
 from tests.models.hf.test_reasoning import SWITCH, with_template
 
 

@@ -21,7 +21,7 @@ from mill.checks.compare import compared as compare_pairs
 from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
-from mill.checks.pairing import MAX_CHARS, AnswerPair, pair_up
+from mill.checks.pairing import MAX_CHARS, AnswerPair, pair
 from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
 from mill.cli.main import run
@@ -44,7 +44,7 @@ def tokens(text: str) -> tuple[Token, ...]:
 
 
 def compared(label: str, first: list[Answer], second: list[Answer], gaps: ForcedGaps | None) -> Variant:
-    return compare_pairs(label, pair_up(first, second), gaps)
+    return compare_pairs(label, pair(first, second), gaps)
 
 
 def answered(name: str, category: str, text: str, **more: Any) -> Answer:

@@ -33,7 +33,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
         del sys.modules[name]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mill.api.warnings._reported", set())
     monkeypatch.setenv("SOME_NAME", "sk-secret-123456")
 
 

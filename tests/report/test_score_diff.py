@@ -125,7 +125,7 @@ def test_a_benchmark_is_the_mean_of_its_tasks(tmp_path: Path) -> None:
     assert found.difference.p == pytest.approx(2 * stats.t.sf(0.15 / stderr, 78))
 
 
-def test_failed_samples_are_left_out(
+def test_failed_samples_count_as_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("mill_file_")]:
@@ -137,8 +137,10 @@ def test_failed_samples_are_left_out(
     a, b = sorted(tmp_path.glob("*/default"))
     out, err = printed(capsys, a, b, "--format", "json")
     (row,) = json.loads(out)
-    assert (row["pairs"], row["n_a"], row["n_b"]) == (29, 40, 29)  # 3 and 30 to 39
-    assert "11 of 40 samples have a value in one run only" in err
+    assert (row["pairs"], row["n_a"], row["n_b"]) == (40, 40, 29)  # 3 and 30 to 39
+    assert row["paired_b"] == pytest.approx(row["value_b"] * 29 / 40)
+    assert "toy_gen: 0 of 40 samples failed in A and 11 in B; they count as wrong" in err
+    assert "in one run only" not in err
 
 
 def test_settings_versions_shots_and_task_versions_are_warned_about(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -12,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mill.runs.folder import RunFolder
+from mill.runs.session import read_sessions
 from tests import forking
 from tests.outcomes import assert_same_end, recorded
 from tests.waiting import until
@@ -82,7 +83,8 @@ def resume(out: Path, log: Path, *options: str, **how: Any) -> None:
 
 def leftovers(out: Path) -> list[Path]:
     """Drafts, and files of sessions that have not ended."""
-    unended = [file for file in out.glob("*/*/sessions/*.json") if not json.loads(file.read_text())["ended"]]
+    folders = [RunFolder(file.parent) for file in out.glob("*/*/sessions")]
+    unended = [folder.path / name for folder in folders for name, one in read_sessions(folder).items() if not one.ended]
     return unended + [file for file in out.rglob(".*") if file.is_file()]
 
 

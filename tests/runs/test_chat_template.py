@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 import mill
-from mill.api.errors import SpecError
 from mill.api.message import Message
 from mill.api.registry import register_task
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
-from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
 from mill.tasks.load import Selection
 from tests.plans import prepare
@@ -115,13 +113,6 @@ def test_a_flag_that_contradicts_the_spec_is_refused_in_one_line(
     assert not Path("out").exists()
 
 
-def test_python_refuses_a_contradiction_too(tmp_path: Path) -> None:
-    (tmp_path / "qa.csv").write_text("question,answer\nwhat ?,42\n")
-    options: dict[str, Any] = {"output_dir": tmp_path / "out", "apply_chat_template": False}
-    with pytest.raises(SpecError, match=r"^hf\[use_chat_template=true\] contradicts apply_chat_template=false"):
-        mill.evaluate("hf[path=x,use_chat_template=true]", tmp_path / "qa.csv", **options)
-
-
 def test_a_check_applies_the_template_where_the_spec_says_so(tmp_path: Path, tiny_model: Path) -> None:
     """By default a suite uses the template of every model; where a spec sets it, each model has its own setting."""
     own = f"path={tiny_model},dtype=float32,device_map=cpu"
@@ -135,21 +126,3 @@ def test_a_check_applies_the_template_where_the_spec_says_so(tmp_path: Path, tin
     assert any("only b applied a chat template" in warning for warning in check.check.warnings)
     check = mill.compare(f"hf[{own}]", f"hf[{own}]", labels=["a", "b"], tasks="numerics", chat=None, **limits)
     assert check.check.settings["apply_chat_template"] is True
-
-
-@pytest.mark.parametrize("second", ["true", "false"])
-def test_a_comparison_of_the_template_itself_has_no_kl(
-    tmp_path: Path, tiny_model: Path, second: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The two models get other prompts, so that no text was scored after the same ones."""
-    plain = f"path={tiny_model},dtype=float32,device_map=cpu"
-    specs = [f"hf[{plain}]", f"hf[{plain},use_chat_template={second}]"]
-    argv = ["--prompts", "numerics", "--limit", "2", "--max_tokens", "3", "--quiet", "--no_report"]
-    for _ in range(2):
-        assert run(["compare", *specs, *argv, "--output_dir", str(tmp_path)]) == 0
-        out, err = capsys.readouterr()
-        assert "the data changed" not in out + err
-    (variant,) = read_check(find_checks(tmp_path)[-1]).variants
-    assert ("kl_mean" in variant.metrics) == (second == "false")
-    templated = any("no KL: only one of the two models applied a chat template" in line for line in variant.warnings)
-    assert templated == (second == "true")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable
@@ -14,16 +13,13 @@ import duckdb
 import pandas as pd
 import pytest
 
-from mill.api.errors import RunError
-from mill.api.registry import register_metric
 from mill.api.task import RenderSettings
 from mill.cli.main import run as main
 from mill.runs.folder import RunFolder
-from mill.runs.outcome import Outcome
 from mill.runs.record import Record
 from mill.runs.rescore import score_again
-from mill.runs.results import _estimate
-from mill.tasks.load import load_files, make_task, select
+from mill.runs.run_scores import Outcome
+from mill.tasks.load import load_files, select
 from tests.plans import prepare
 
 TOY = str(Path(__file__).parent.parent / "toy.py")
@@ -142,18 +138,6 @@ def test_repeats_run_a_request_that_often_and_all_answers_reach_the_metric(evalu
     assert outcome.tasks[0].metrics["exact_match"].value == pytest.approx(sum(shared) / 4)
 
 
-def test_equal_requests_of_different_tasks_run_once(evaluate: Evaluate, log: Path) -> None:
-    from mill.api.registry import tasks
-    from mill.api.task import Sample
-
-    same = [Sample(str(i), {"question": "the same", "answer": 1}) for i in range(5)]
-    for name in ("one", "two"):
-        tasks.add(name, type("Same", (tasks.get("toy_gen"),), {"samples": lambda self: same}))
-    outcome = evaluate("one,two")
-    assert computed(log) == 1
-    assert [task.n for task in outcome.tasks] == [5, 5]
-
-
 def test_dialogs_continue_round_by_round_and_later_rounds_see_earlier_answers(evaluate: Evaluate, log: Path) -> None:
     outcome = evaluate("toy_dialog", limit=4, repeats=2)
     assert computed(log) == 4 * 2 * 3
@@ -190,15 +174,6 @@ def test_scoring_code_that_fails_is_that_samples_error(evaluate: Evaluate, monke
     monkeypatch.setattr(tasks.get("toy_gen"), "score", score)
     outcome = evaluate(limit=3)
     assert outcome.tasks[0].failures == [{"id": "0", "error": "scoring failed: ZeroDivisionError: division by zero"}]
-
-
-def test_a_benchmark_is_the_mean_of_its_tasks(evaluate: Evaluate) -> None:
-    outcome = evaluate("toy_all", limit=20)
-    (mean,) = outcome.benchmarks
-    values = [task.metrics["exact_match"].value for task in outcome.tasks]
-    assert mean.tasks == ["toy_gen", "toy_gen2"]
-    assert mean.metrics["exact_match"].value == pytest.approx(sum(values) / 2)
-    assert (mean.n, mean.total) == (40, 80)
 
 
 def test_a_run_is_scored_again_without_the_model(evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,11 +241,6 @@ def test_a_second_interrupt_does_not_lose_the_session(
     assert [session["ended"] for session in json.loads(manifest.read_text())["sessions"]] == ["interrupted"]
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is not a run: its manifest\.json is missing"):
-        score_again(RunFolder(tmp_path))
-
-
 def test_keys_are_never_stored(evaluate: Evaluate, tmp_path: Path) -> None:
     outcome = evaluate(limit=2, arguments=",api_key=sk-secret-123")
     assert outcome.folder.read("manifest.json")["model"]["arguments"]["api_key"] == "***"
@@ -301,47 +271,6 @@ def test_pandas_and_duckdb_read_the_samples(evaluate: Evaluate) -> None:
     assert counted == (5, pytest.approx(outcome.tasks[0].metrics["acc"].value))
 
 
-def test_the_model_is_cleaned_after_inference_and_before_scoring(
-    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mill.api.registry import models, tasks
-
-    order: list[str] = []
-    monkeypatch.setattr(models.get("toy"), "clean", lambda self: order.append("clean"))
-    real = tasks.get("toy_gen").score
-
-    def score(self: Any, sample: Any, responses: Any) -> Any:
-        order.append("score")
-        return real(self, sample, responses)
-
-    monkeypatch.setattr(tasks.get("toy_gen"), "score", score)
-    evaluate(limit=2)
-    assert order == ["clean", "score", "score"]
-
-
-def test_batch_size_of_the_command_fills_in_where_the_spec_gives_none(evaluate: Evaluate, tmp_path: Path) -> None:
-    from mill.api.registry import models
-
-    models.add(
-        "bare",
-        type("Bare", (models.get("toy"),), {"__init__": lambda self, path: models.get("toy").__init__(self, path, None)}),
-    )
-    ready = prepare("bare[path=a]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
-    assert ready.model.batch_size == 9
-    ready = prepare("toy[path=a,batch_size=2]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path, batch_size=9)
-    assert ready.model.batch_size == 2
-
-
-def test_arguments_that_may_change_answers_make_another_run(evaluate: Evaluate, log: Path) -> None:
-    first = evaluate("toy_choice", limit=2)
-    other = evaluate("toy_choice", limit=2, arguments=",scale=2")
-    assert computed(log) == 6
-    assert other.folder.path.parent != first.folder.path.parent
-    same = evaluate("toy_choice", limit=2, arguments=",batch_size=1")
-    assert computed(log) == 0
-    assert same.folder == first.folder
-
-
 @pytest.mark.parametrize(
     ("score", "error"),
     [
@@ -361,27 +290,6 @@ def test_a_value_that_is_no_number_is_a_failed_sample(
     assert outcome.tasks[0].metrics["exact_match"].n == 0
 
 
-def test_tasks_whose_names_differ_only_in_odd_characters_keep_their_own_samples(evaluate: Evaluate) -> None:
-    from mill.api.registry import tasks
-
-    for name in ("x/y", "x_y"):
-        tasks.add(name, tasks.get("toy_gen"))
-    outcome = evaluate("x/y,x_y", limit=2)
-    assert outcome.folder.samples_file("x/y") != outcome.folder.samples_file("x_y")
-    assert [rows(outcome, name)[0]["task"] for name in ("x/y", "x_y")] == ["x/y", "x_y"]
-
-
-def test_a_metric_is_not_called_for_no_samples_and_one_that_raises_is_named() -> None:
-    @register_metric("largest_of_test")
-    def largest(samples: Any) -> Any:
-        return max(value for repeats in samples for value in repeats)
-
-    task = make_task("gsm8k")
-    assert math.isnan(_estimate(task, "longest", "largest_of_test", []).value)
-    with pytest.raises(RunError, match="the metric largest_of_test of longest raised TypeError"):
-        _estimate(task, "longest", "largest_of_test", [["a", 1]])  # type: ignore[list-item]
-
-
 def test_a_backend_whose_file_was_edited_is_another_model(
     evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,17 +302,6 @@ def test_a_backend_whose_file_was_edited_is_another_model(
         outcome = run.execute(quiet=True)
         values.append([str(one.responses[0][0].text) for one in outcome.scored["toy_gen"]])
     assert values[0] == [text.upper() for text in values[1]] != values[1]
-
-
-def test_a_backend_whose_file_was_moved_is_the_same_model(evaluate: Evaluate, tmp_path: Path) -> None:
-    outcomes = []
-    for file in (tmp_path / "here" / "own.py", tmp_path / "there" / "renamed.py"):
-        file.parent.mkdir()
-        file.write_text(OWN_BACKEND.replace("HOW", "upper"))
-        run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
-        outcomes.append(run.execute(quiet=True))
-    assert outcomes[0].folder == outcomes[1].folder
-    assert [outcome.tally.computed for outcome in outcomes] == [2, 0]
 
 
 LOADING = """

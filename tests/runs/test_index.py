@@ -5,24 +5,20 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-import threading
-import time
-import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mill.api import storage
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.runs.index import Index
 from mill.runs.record import Record
+from mill.support import files
 
 ODD = "lone \ud800 surrogate, \u2028 line and \u2029 paragraph, \x85 and \r\n, \x00, \U0001f600"
 SCORED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
@@ -144,14 +140,6 @@ def test_lines_of_the_first_version_are_read(tmp_path: Path) -> None:
     assert answer(index, "2") == {"text": "2"}
 
 
-def test_odd_characters_come_back_as_they_were(tmp_path: Path) -> None:
-    put(tmp_path / "run", ask(1), Response(text=ODD))
-    put(tmp_path / "run", ask(2), Response(error=ODD))
-    record = Record(tmp_path / "run")
-    assert record.get(ask(1)) == Response(text=ODD)
-    assert record.get(ask(2)) is None and record.lookup(ask(2).key) == Response(error=ODD)
-
-
 def test_a_torn_last_line_is_seen_once_its_writer_has_completed_it(tmp_path: Path) -> None:
     data = line("2", ODD)
     append(tmp_path / "a.jsonl", line("1", "x"))
@@ -193,7 +181,7 @@ def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkey
     append(tmp_path / "a.jsonl", first + second)
     pieces = (first + second[:-20], b"", second[-20:], b"")
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "open_regular", lambda *_: io.BufferedReader(Growing(*pieces)))
+        patched.setattr(files, "open_regular", lambda *_: io.BufferedReader(Growing(*pieces)))
         index = Index(tmp_path)
     assert answer(index, "1") == {"text": "x"} and answer(index, "2") is None
     index.refresh()
@@ -223,81 +211,6 @@ def test_a_damaged_line_is_reported_with_its_file_and_offset(tmp_path: Path, bad
     assert str(caught.value).startswith(where) and "move the file away" in str(caught.value)
 
 
-def test_a_file_that_went_away_is_reported(tmp_path: Path) -> None:
-    put(tmp_path / "run", ask(1), Response(text="x"))
-    record = Record(tmp_path / "run")
-    only_file(tmp_path / "run").unlink()
-    with pytest.raises(RunError, match=r"jsonl .*No such file"):
-        record.get(ask(1))
-
-
-def test_two_records_write_in_one_folder_at_once_and_find_each_others_answers(tmp_path: Path) -> None:
-    def write(numbers: range) -> None:
-        record = Record(tmp_path / "run")
-        for number in numbers:
-            record.put(ask(number), Response(text=f"{number} {ODD}"))
-            record.refresh()
-        record.close()
-
-    threads = [threading.Thread(target=write, args=(numbers,)) for numbers in (range(0, 200), range(100, 300))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(list((tmp_path / "run/record").iterdir())) == 2
-    record = Record(tmp_path / "run")
-    assert [record.get(ask(number)) for number in range(300)] == [Response(text=f"{n} {ODD}") for n in range(300)]
-
-
-def test_a_record_sees_what_another_adds_and_holds_its_own(tmp_path: Path) -> None:
-    one, two = Record(tmp_path / "run"), Record(tmp_path / "run")
-    one.put(ask(1), Response(text="one"))
-    two.put(ask(2), Response(error="two"))
-    assert one.get(ask(2)) is None
-    one.refresh()
-    two.refresh()
-    assert one.lookup(ask(2).key) == Response(error="two") and one.get(ask(2)) is None
-    assert two.get(ask(1)) == Response(text="one")
-    two.put(ask(2), Response(text="better"))
-    one.refresh()
-    assert one.get(ask(2)) == Response(text="better")
-
-
-def test_more_files_than_may_be_open_at_once(tmp_path: Path) -> None:
-    for number in range(100):
-        append(tmp_path / "run/record" / f"{number}.jsonl", line(ask(number).key, str(number)))
-    record = Record(tmp_path / "run")
-    for _ in range(2):
-        assert [record.get(ask(number)) for number in range(100)] == [Response(text=str(n)) for n in range(100)]
-
-
-@pytest.mark.parametrize("where", ["put", "read"])
-def test_memory_does_not_hold_the_answers(tmp_path: Path, where: str) -> None:
-    many, text = 4000, "x" * 5000
-
-    def write() -> Record:
-        record = Record(tmp_path / "run")
-        for number in range(many):
-            record.put(ask(number), Response(text=text))
-        return record
-
-    def read() -> Record:
-        record = Record(tmp_path / "run")
-        assert all(record.get(ask(number)) for number in range(many))
-        return record
-
-    work: Callable[[], Record] = write
-    if where == "read":
-        write().close()
-        work = read
-    tracemalloc.start()
-    record = work()
-    grown = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    record.close()
-    assert grown / many < 400
-
-
 @pytest.mark.parametrize(
     "name", ["../../x", "../../../etc/passwd", "/etc/passwd", "run/distributions/../../../x", "run/out/x.npy"]
 )
@@ -311,33 +224,6 @@ def test_a_distribution_outside_of_the_models_runs_is_refused(tmp_path: Path, na
     with pytest.raises(RunError) as caught:
         Record(root / "run").get(SCORED)
     assert repr(name) in str(caught.value) and f"outside of {root}" in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["run/../run/x.npy", "other/distributions/x.npy", "run/here/x.npy"])
-def test_a_distribution_among_the_models_runs_is_taken_by_any_path(tmp_path: Path, name: str) -> None:
-    put(tmp_path / "run", SCORED, Response(score=-1.0, is_greedy=True, distribution=name))
-    (tmp_path / "run/here").symlink_to(tmp_path / "run")
-    for file in (tmp_path / "run/x.npy", tmp_path / "other/distributions/x.npy"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("")
-    assert Record(tmp_path / "run").get(SCORED) is not None
-
-
-def test_an_answer_computed_again_for_its_lost_distribution_is_found_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Response(score=-1.0, is_greedy=True, distribution=np.zeros((1, 3)))
-    put(tmp_path / "one", SCORED, whole)
-    borrower = Record(tmp_path / "two", [tmp_path / "one"])
-    assert borrower.get(SCORED) is not None
-    borrower.close()
-    (tmp_path / f"one/distributions/{SCORED.key}.npy").unlink()
-    assert Record(tmp_path / "two").get(SCORED) is not None  # the borrower has its own
-    (tmp_path / f"two/distributions/{SCORED.key}.npy").unlink()
-    monkeypatch.setattr(time, "strftime", lambda *_: "29991231T235959")  # so that the new file comes after the old one
-    assert Record(tmp_path / "two").get(SCORED) is None
-    put(tmp_path / "two", SCORED, whole)
-    assert Record(tmp_path / "two").get(SCORED) is not None
 
 
 @pytest.mark.parametrize(
@@ -372,14 +258,6 @@ def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
         assert again.get(request) == answer
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_a_line_that_says_failed_wrongly_is_read_by_its_answer(tmp_path: Path, said: bool) -> None:
-    response = {"text": "x"} if said else {"error": "x"}
-    entry = {"key": ask(1).key, "kind": GENERATE, "deterministic": True, "failed": said, "response": response}
-    append(tmp_path / "run/record/0.jsonl", json.dumps(entry).encode() + b"\n")
-    assert Record(tmp_path / "run").get(ask(1)) == (Response(text="x") if said else None)
-
-
 def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> None:
     put(tmp_path / "run", ask(1), Response(text="x", output_tokens=3))
     file = only_file(tmp_path / "run")
@@ -396,12 +274,6 @@ def test_a_damaged_record_of_another_run_is_reported_and_not_used(tmp_path: Path
     record = Record(tmp_path / "three", [tmp_path / "one", tmp_path / "two"])
     assert record.get(ask(1, temperature=0.0)) == Response(text="x")
     assert "no responses are reused from another run" in caplog.text
-
-
-def test_lines_are_of_utf8_and_of_json(tmp_path: Path) -> None:
-    put(tmp_path / "run", ask(1), Response(text=ODD))
-    raw = only_file(tmp_path / "run").read_bytes()
-    assert b"\\ud800" in raw and json.loads(raw.decode("utf-8"))["response"]["text"] == ODD
 
 
 @pytest.mark.parametrize("value", ["[1, 2]", "{}", "7", "true"])

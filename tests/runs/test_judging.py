@@ -16,7 +16,7 @@ from mill.api.judge import Judge, PairwiseJudge
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import models, register_model, register_task
-from mill.api.request import CLASSIFY, GENERATE, MULTI_ROUND, Request, generation_options
+from mill.api.request import GENERATE, MULTI_ROUND, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.cli.main import run
@@ -184,59 +184,6 @@ def test_a_second_run_asks_the_judge_nothing(mill: Mill) -> None:
     assert result() == first
 
 
-def test_what_was_judged_once_is_known_to_other_runs_and_larger_ones(mill: Mill) -> None:
-    mill("eval", "answerer", "judged", "--limit", "4")
-    assert len(Calls.requests) == 4
-    mill("eval", "answerer[name=other]", "judged")
-    assert len(Calls.requests) == N, "the other model gave the same four answers"
-    mill("eval", "answerer", "judged")
-    assert len(Calls.requests) == N
-
-
-def test_another_judge_makes_another_run_that_shares_responses_and_no_verdicts(mill: Mill) -> None:
-    mill("eval", "answerer", "judged")
-    Calls.events.clear()
-    mill("eval", "answerer", "judged", judge="grader[name=strict]")
-    assert "Answerer generate" not in Calls.events and "strict generate" in Calls.events
-    assert len(Calls.requests) == 2 * N
-    runs = sorted(Path("out").glob("*/*/results.json"))
-    assert len(runs) == 2 and all("judge=" in file.parent.name for file in runs)
-
-
-@pytest.mark.parametrize("judge", ["grader", "grader[chat=false]"])
-def test_a_judge_with_a_chat_template_gets_a_dialog(mill: Mill, judge: str) -> None:
-    mill("eval", "answerer", "judged", "--limit", "1", judge=judge)
-    (request,) = Calls.requests
-    assert request.startswith("<user> You grade") is (judge == "grader") and "Be fair." in request
-
-
-def test_questions_that_the_judge_fails_on_are_counted_and_reported(mill: Mill) -> None:
-    Grader.breaks |= {3, 4}
-    _, out, _ = mill("eval", "answerer", "judged")
-    note = "2 requests to the judge failed and count as not read"
-    assert result()["warnings"] == ["judged by Grader", note] and note in out
-    assert value("judge_read") == 0.8 and result()["metrics"]["judge"]["n"] == 8
-    assert value("exact_match") == 0.5 and result()["metrics"]["exact_match"]["n"] == N
-    assert samples()[3]["judgements"] == [[None]] and samples()[3]["values"]["judge"] == [None]
-    Grader.breaks.clear()
-    Calls.requests.clear()
-    mill("eval", "answerer", "judged")
-    assert len(Calls.requests) == 2, "only what failed is sent again"
-    assert value("judge_read") == 1.0 and result()["warnings"] == ["judged by Grader"]
-
-
-def test_a_run_whose_judge_failed_does_not_end_well(mill: Mill) -> None:
-    Grader.breaks |= {3}
-    assert mill("eval", "answerer", "judged")[0] == 1
-
-
-def test_a_judge_that_breaks_down_does_not_lose_the_scores(mill: Mill) -> None:
-    Grader.breaks |= set(range(N))
-    code, _, err = mill("eval", "answerer", "judged")
-    assert code == 1 and "cannot judge" in err
-    assert value("exact_match") == 0.5
-
-
 def test_a_judge_that_breaks_down_is_reported_in_one_line_and_can_be_sent_again(mill: Mill) -> None:
     Grader.breaks |= set(range(N))
     code, out, err = mill("eval", "answerer", "judged")
@@ -280,32 +227,6 @@ def test_samples_whose_judgement_failed_are_counted_in_every_table(
         assert (code, failed_column(out)["judge"], value("judge_read")) == (0, "0", 1.0)
 
 
-def test_verdicts_that_cannot_be_read_are_shown_and_have_no_value(mill: Mill) -> None:
-    Grader.mumbles |= {0, 1, 2}
-    code, out, _ = mill("eval", "answerer", "judged")
-    assert code == 1 and value("judge_read") == 0.7 and result()["metrics"]["judge"]["n"] == 7
-    assert value("judge_agreement") == 1.0 and result()["metrics"]["judge_kappa"]["n"] == 7
-    assert "judge_read" in out
-    warning = "3 judgements could not be read and have no value: samples 0, 1, 2"
-    assert result()["warnings"] == ["judged by Grader", warning] and warning in out
-    (folder,) = Path("out").glob("*/*judge=*")
-    assert mill("score", str(folder))[0] == 1, "also when it is scored again"
-
-
-def test_a_judge_of_whom_nothing_can_be_read_has_no_scores(mill: Mill) -> None:
-    Grader.mumbles |= set(range(N))
-    code, _, _ = mill("eval", "answerer", "judged")
-    assert code == 1 and value("judge_read") == 0.0
-    assert {
-        name: found["n"] for name, found in result()["metrics"].items() if name not in ("exact_match", "judge_read")
-    } == {
-        "judge": 0,
-        "judge_agreement": 0,
-        "judge_kappa": 0,
-    }
-    assert run(["collect", "--output_dir", "out"]) == 0
-
-
 def test_pairs_are_judged_in_both_orders(mill: Mill) -> None:
     """The reference has braces, and so has a right answer, which this judge then prefers wherever it stands first."""
     code, _, _ = mill("eval", "answerer", "judged_pairs")
@@ -322,20 +243,6 @@ def test_every_repeat_is_judged(mill: Mill) -> None:
     assert len(Calls.requests) == N + N // 2, "the same answer is judged once"
     assert [len(one["judgements"]) for one in samples()] == [2] * N
     assert samples()[1]["values"]["judge"] == [0.0, 1.0]
-
-
-def test_samples_that_failed_are_not_judged(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = Answerer.answer
-
-    def answer(self: Answerer, request: Request) -> str:
-        if "question 2" in request.text:
-            raise ValueError("no answer")
-        return answered(self, request)
-
-    monkeypatch.setattr(Answerer, "answer", answer)
-    code, _, _ = mill("eval", "answerer", "judged")
-    assert code == 1 and len(Calls.requests) == N - 1
-    assert "judgements" not in samples()[2] and result()["metrics"]["judge"]["n"] == N - 1
 
 
 class TwoRounds(Questions):
@@ -358,18 +265,6 @@ def test_a_dialog_is_judged_by_its_last_answer(mill: Mill) -> None:
     (folder,) = Path("out").glob("*/*judge=*")
     before = result("judged_dialog")
     assert mill("score", str(folder))[0] == 0 and result("judged_dialog")["metrics"] == before["metrics"]
-
-
-@pytest.mark.parametrize(
-    "shown", [lambda found: found[1].text, lambda found: found[0].text.split()[0]], ids=["two", "words"]
-)
-def test_a_task_may_expect_answers_of_the_shape_that_it_requested(mill: Mill, shown: Callable[[Any], str]) -> None:
-    def judged_fields(self: Task, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
-        return {"question": f"question {sample.doc['number']}", "answer": shown(responses), "reference": "-"}
-
-    register_task("judged_dialog")(type("Both", (TwoRounds,), {"judged_fields": judged_fields}))
-    code, _, err = mill("eval", "answerer", "judged_dialog", "--limit", "3")
-    assert code == 0, err
 
 
 class TwoOpinions(Questions):
@@ -413,20 +308,6 @@ def test_a_task_that_requires_a_judge_is_refused_without_one(mill: Mill) -> None
     assert mill("eval", "answerer", "required")[0] == 0
 
 
-def test_a_run_without_a_judge_reports_it_and_keeps_its_own_folder(mill: Mill) -> None:
-    code, out, _ = mill("eval", "answerer", "judged", judge=None)
-    assert code == 0 and "no judge grades the answers, so metrics of a judge are missing" in out
-    assert "judge_read" not in out and not Calls.requests
-    mill("eval", "answerer", "judged")
-    unjudged, judged = result(pattern="default"), result()
-    assert set(unjudged["metrics"]) == {"exact_match"} and set(judged["metrics"]) > {"exact_match", "judge"}
-    assert unjudged["warnings"] == [
-        "no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"
-    ]
-    mill("eval", "answerer", "judged", judge=None)
-    assert result() == judged and result(pattern="default") == unjudged
-
-
 def test_scoring_again_keeps_the_verdicts_and_needs_no_judge(mill: Mill) -> None:
     Grader.mumbles |= {0}
     mill("eval", "answerer", "judged")
@@ -438,16 +319,6 @@ def test_scoring_again_keeps_the_verdicts_and_needs_no_judge(mill: Mill) -> None
     assert result()["metrics"] == before["metrics"] and samples() == lines
 
 
-@pytest.mark.parametrize("judge", ["grader", None])
-def test_scoring_again_keeps_the_warnings_of_the_judge(mill: Mill, judge: str | None) -> None:
-    mill("eval", "answerer", "judged", judge=judge)
-    pattern = "*judge=*" if judge else "default"
-    before = result(pattern=pattern)
-    (folder,) = Path("out").glob(f"*/{pattern}")
-    mill("score", str(folder))
-    assert result(pattern=pattern)["warnings"] == before["warnings"]
-
-
 # What is refused
 
 
@@ -457,21 +328,6 @@ def test_a_judge_without_anything_to_judge_is_refused(mill: Mill) -> None:
     assert not Calls.events
 
 
-def test_a_judge_that_writes_no_text_is_refused(mill: Mill) -> None:
-    class Classifier(Calls):
-        def __init__(self) -> None:
-            self.name, self.capabilities = "classifier", ModelCapabilities(kinds=frozenset({CLASSIFY}))
-
-    register_model("classifier")(Classifier)
-    code, _, err = mill("eval", "answerer", "judged", judge="classifier")
-    assert code == 2 and err == "mill: classifier generates no text, so it cannot judge\n" and not Calls.events
-
-
-def test_an_unknown_judge_is_refused_before_anything_is_computed(mill: Mill) -> None:
-    code, _, err = mill("eval", "answerer", "judged", judge="gradr")
-    assert code == 2 and "did you mean grader" in err and not Calls.events
-
-
 @pytest.mark.parametrize("wrong", [{"prompt": "{nosuch}"}, {"prompt": "{"}])
 def test_a_prompt_that_cannot_be_filled_in_is_refused_before_anything_is_computed(mill: Mill, wrong: dict[str, Any]) -> None:
     register_task("judged")(type("Broken", (Questions,), {"judge": Judge(**wrong)}))
@@ -479,26 +335,8 @@ def test_a_prompt_that_cannot_be_filled_in_is_refused_before_anything_is_compute
     assert code == 2 and "the judge's prompt" in err and not Calls.events
 
 
-def test_fields_that_fail_are_the_failure_of_their_sample(mill: Mill) -> None:
-    def judged_fields(self: Questions, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
-        return {"question": f"question {sample.doc['number']}", "answer": "", "reference": {0: "x"}[sample.doc["number"]]}
-
-    register_task("judged")(type("Broken", (Questions,), {"judged_fields": judged_fields}))
-    code, _, err = mill("eval", "answerer", "judged")
-    assert code == 1 and "unexpected" not in err
-
-
 def test_a_fresh_run_is_judged_afresh(mill: Mill) -> None:
     mill("eval", "answerer", "judged")
     assert mill("eval", "answerer", "judged", "--fresh")[0] == 0
     assert Calls.events.count("Answerer load") == 2
     assert len(Calls.requests) == 2 * N
-
-
-def test_a_real_server_judges(mill: Mill, llama: str) -> None:
-    judge = Judge(prompt="{question} {answer} {reference} {rubric} End with VERDICT: {words}.", max_gen_toks=6)
-    register_task("judged")(type("Short", (Questions,), {"judge": judge}))
-    code, out, err = mill("eval", "answerer", "judged", "--limit", "2", judge=f"openai-compat[base_url={llama}]")
-    assert code == (1 if value("judge_read") < 1 else 0), err
-    assert [isinstance(one["judgements"][0][0], str) for one in samples()] == [True, True]
-    assert 0.0 <= value("judge_read") <= 1.0 and "judged by" in out

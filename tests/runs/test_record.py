@@ -36,37 +36,19 @@ def test_a_distribution_goes_to_a_file_that_the_response_names(tmp_path: Path) -
     assert np.array_equal(np.load(tmp_path / again.distribution), VALUES)
 
 
-def test_minus_infinity_and_nan_are_kept(tmp_path: Path) -> None:
-    values = np.array([[-np.inf, 0.0, np.nan]], dtype=np.float32)
-    found = put(tmp_path / "run", ASKED, scored(values))
-    assert np.array_equal(np.load(tmp_path / str(found.distribution)), values, equal_nan=True)
-
-
-def test_an_answer_without_a_distribution_stays_as_it_is(tmp_path: Path) -> None:
-    assert put(tmp_path / "run", PLAIN, Response(text="x")).distribution is None
-    assert not (tmp_path / "run/distributions").exists()
-
-
 def test_an_answer_whose_distribution_was_removed_is_computed_again(tmp_path: Path) -> None:
     found = put(tmp_path / "run", ASKED, scored())
     (tmp_path / str(found.distribution)).unlink()
     assert Record(tmp_path / "run").get(ASKED) is None
 
 
-def test_no_draft_is_left_behind(tmp_path: Path) -> None:
-    put(tmp_path / "run", ASKED, scored())
-    assert [file.name for file in (tmp_path / "run/distributions").iterdir()] == [f"{ASKED.key}.npy"]
-
-
-def test_a_run_takes_deterministic_answers_with_their_distributions_from_its_siblings(tmp_path: Path) -> None:
+def test_a_run_takes_deterministic_answers_from_its_siblings_but_no_distributions(tmp_path: Path) -> None:
     put(tmp_path / "one", ASKED, scored())
     put(tmp_path / "one", PLAIN, Response(text="x"))
     record = Record(tmp_path / "two", [tmp_path / "one"])
     assert record.get(PLAIN) == Response(text="x")
-    found = record.get(ASKED)
+    assert record.get(ASKED) is None
     record.close()
-    assert found is not None and found.distribution == f"two/distributions/{ASKED.key}.npy"
-    assert Record(tmp_path / "two").get(ASKED) is not None
 
 
 def test_a_run_that_is_not_shareable_shares_no_responses(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -41,16 +40,6 @@ def test_a_run_whose_output_folder_is_taken_away_ends_with_an_error(tmp_path: Pa
     assert not [*out.glob("*/*/manifest.json")], "what is left looks like a run"
 
 
-def test_a_run_outlives_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, here = tmp_path / "out", tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    here.rmdir()
-    assert mill(arguments(out)) == 0
-    (manifest,) = out.glob("*/*/manifest.json")
-    assert json.loads(manifest.read_text())["sessions"][0]["cwd"] == ""
-
-
 def test_a_writer_looks_for_its_file_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -61,17 +50,6 @@ def test_a_writer_looks_for_its_file_now_and_then(tmp_path: Path, monkeypatch: p
     clock[0] += 2 * record.CHECK_S
     with pytest.raises(RunError, match="removed or moved during the run"):
         written.put(Request(GENERATE, "3"), Response(text="x"))
-
-
-def test_another_file_of_the_same_name_is_not_taken_for_it(tmp_path: Path) -> None:
-    written = Record(tmp_path / "run")
-    written.put(Request(GENERATE, "1"), Response(text="x"))
-    (file,) = (tmp_path / "run/record").iterdir()
-    file.unlink()
-    file.write_text("")
-    written._checked_at = -1e9
-    with pytest.raises(RunError, match="removed or moved"):
-        written.put(Request(GENERATE, "2"), Response(text="x"))
 
 
 @pytest.mark.parametrize("moment", ["write_results", "write_samples"])

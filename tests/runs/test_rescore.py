@@ -16,7 +16,6 @@ from tests.runs.faults import TASKS, TOY, N, arguments
 
 @pytest.fixture
 def run(toy_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.setattr("mill.api.warnings._reported", set())
     assert mill(arguments(tmp_path / "out", TASKS, "--quiet")) == 0
     (found,) = (tmp_path / "out").glob("*/*")
     capsys.readouterr()
@@ -95,10 +94,3 @@ def test_a_samples_file_that_lost_lines_is_refused(run: Path, capsys: pytest.Cap
     code, output = score(run, capsys)
     assert code == 2 and f"manifest.json says {N}" in output and "mill eval" in output
     assert scores(run.parents[1]) == scored
-
-
-def test_a_setting_of_a_newer_version_is_ignored(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = json.loads((run / "manifest.json").read_bytes())
-    manifest["settings"]["thinking"] = "long"
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    assert score(run, capsys)[0] == 0

@@ -56,22 +56,6 @@ def test_a_mean_is_renewed_when_data_were_corrected(evaluate: Evaluate) -> None:
     assert mean(evaluate(right={"g1": False, "g2": False})) == (0.0, 8)
 
 
-def test_a_mean_is_renewed_by_corrected_data_of_fewer_samples(evaluate: Evaluate) -> None:
-    assert mean(evaluate()) == (1.0, 8)
-    assert mean(evaluate(right={"g1": False, "g2": False}, g1=2, g2=2)) == (0.0, 4)
-
-
-def test_a_mean_is_renewed_when_one_of_its_tasks_alone_was_run_again(evaluate: Evaluate) -> None:
-    evaluate()
-    assert mean(evaluate("g1", right={"g1": False})) == (0.5, 8)
-
-
-def test_a_mean_over_fewer_samples_of_the_same_data_replaces_none_over_more(evaluate: Evaluate) -> None:
-    full = evaluate()
-    assert evaluate(limit=1) == full
-    assert mean(evaluate(limit=1)) == (1.0, 8)
-
-
 def test_a_mean_is_that_of_the_results_beside_it(evaluate: Evaluate) -> None:
     """One task has other data and a limit; the full result of the other stays, and is what the mean is made of."""
     evaluate()
@@ -87,16 +71,6 @@ def test_a_mean_is_renewed_when_tasks_are_scored_otherwise(evaluate: Evaluate, t
         tasks.add(name, type("Harsh", (gold("answer"),), {"score": lambda *_: {"exact_match": 0.0}}))
     score_again(RunFolder(run))
     assert mean(json.loads((run / "results.json").read_bytes())) == (0.0, 8)
-
-
-def test_a_benchmark_inside_another_is_renewed_with_it(evaluate: Evaluate) -> None:
-    tasks.add("outer", Benchmark("outer", ("pair", "g2")))
-    first = evaluate("outer")
-    assert (mean(first, "outer"), mean(first)) == ((1.0, 12), (1.0, 8))
-    again = evaluate("g1", right={"g1": False})
-    value, n = mean(again, "outer")
-    assert value == pytest.approx(2 / 3) and n == 12
-    assert mean(again) == (0.5, 8)
 
 
 def test_a_mean_of_a_benchmark_that_is_not_known_any_more_does_not_outlive_its_tasks(evaluate: Evaluate) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from hypothesis import strategies as st
 from mill.api.errors import RunError
 from mill.api.registry import models, tasks
 from mill.api.response import Response
-from mill.api.storage import json_text
 from mill.api.task import Sample
 from mill.cli.main import run as mill
 from mill.runs.folder import RunFolder
-from mill.runs.sample_row import _escape, _unescape, line_of
+from mill.runs.sample_row import line_of
 from mill.runs.samples import RunSample, read_samples, write_samples
-from mill.tasks.multiple_choice import MultipleChoiceTask
+from mill.support.files import json_text
 from tests.runs.faults import TOY
 
 LONE = "a \ud800 b \\ud800 \\\\ \udfff"
@@ -58,20 +56,6 @@ def test_lone_surrogates_are_read_by_every_reader_and_come_back_as_they_were(tmp
     first, second = read_samples(file)
     assert first.prompt == "plain \\ text"
     assert (second.prompt, second.sample.doc, second.responses[0][0].text) == (LONE, {"question": LONE}, LONE)
-
-
-@given(st.text(st.characters() | st.sampled_from("\\\\ud\ud800\udfff8")))
-@settings(deadline=None)
-def test_what_is_written_out_is_read_back(text: str) -> None:
-    shown = _escape(text)
-    shown.encode()
-    assert _unescape(shown) == text
-
-
-def test_a_number_that_json_does_not_have_is_written_by_name(tmp_path: Path) -> None:
-    file = write(tmp_path, scored("x", {"a": float("nan"), "b": [float("inf")], "c": 1.5}))
-    found = json.loads(file.read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert found["doc"] == {"a": "NaN", "b": ["Infinity"], "c": 1.5}
 
 
 VALUES = st.recursive(
@@ -196,13 +180,6 @@ def test_the_prompt_is_what_the_model_got(tmp_path: Path, tiny_model: Path) -> N
     assert json.loads(file.read_text()) == row
 
 
-def test_a_metric_with_the_name_of_a_column_is_renamed(tmp_path: Path) -> None:
-    values: dict[str, list[Any]] = {"error": [0.5], "seconds": [None], "model": [1.0]}
-    row = json.loads(write(tmp_path, replace(scored("x"), values=values)).read_text())
-    assert (row["error"], row["metric_error"], row["metric_seconds"]) == (None, 0.5, None)
-    assert (row["model"], row["metric_model"]) == ("m", 1.0)
-
-
 def sample_frame(out: Path) -> pd.DataFrame:
     files = sorted(out.glob("*/*/samples/*.jsonl"))
     return pd.concat(pd.read_json(file, lines=True, dtype=False) for file in files)
@@ -219,24 +196,6 @@ def test_target_and_extracted_of_multiple_choice_are_equal_where_acc_is_1(toy_he
     assert list(frame["chosen"]) == list(frame["extracted"])
 
 
-def test_choices_with_equal_texts_are_told_apart() -> None:
-    class Twice(MultipleChoiceTask):
-        def question(self, doc: Any) -> str:
-            return "?"
-
-        def choices(self, doc: Any) -> list[str]:
-            return ["same", "same", "other"]
-
-        def answer(self, doc: Any) -> int:
-            return 1
-
-    task, sample = Twice("twice"), Sample("0", {})
-    first = [Response(score=score) for score in (-1.0, -1.0, -2.0)]
-    assert task.score(sample, first)["acc"] == 0.0
-    assert (task.target(sample), task.extracted(sample, first)) == ("same [1]", "same [0]")
-    assert task.extracted(sample, first[::-1]) == "same [1]" and task.score(sample, first[::-1])["acc"] == 1.0
-
-
 def test_scoring_again_spells_targets_as_the_task_does_now(toy_here: Path, tmp_path: Path) -> None:
     (tmp_path / "qa.csv").write_text("question,choices,answer\na,x|y,x\nb,x|y,y\n")
     argv = ["eval", "toy[path=a]", str(tmp_path / "qa.csv"), "--output_dir", str(tmp_path / "out"), "--quiet"]
@@ -248,18 +207,3 @@ def test_scoring_again_spells_targets_as_the_task_does_now(toy_here: Path, tmp_p
     file.write_text("".join(f"{json.dumps(row)}\n" for row in older))
     assert mill(["score", str(file.parent.parent)]) == 0
     assert [json.loads(line)["target"] for line in file.read_text().splitlines()] == ["x", "y"]
-
-
-def test_rows_of_several_runs_are_told_apart_by_columns(toy_here: Path, tmp_path: Path) -> None:
-    (tmp_path / "qa.csv").write_text("question,answer,category\na,b,\nc,d,\n")
-    out = tmp_path / "out"
-    for path, *options in (["a"], ["a", "--system_prompt", "x"], ["b"]):
-        argv = ["eval", f"toy[path={path}]", str(tmp_path / "qa.csv"), "--output_dir", str(out), "--quiet", *options]
-        assert mill(argv) == 0
-    frame = sample_frame(out)
-    collected = [json.loads((file / "manifest.json").read_text())["model"]["name"] for file in sorted(out.glob("*/*"))]
-    groups = [(model, identity, name) for model, identity, name in frame.groupby(["model", "model_id", "settings"]).groups]
-    assert sorted(groups) == sorted(
-        (name, file.parent.name, file.name) for name, file in zip(collected, sorted(out.glob("*/*")), strict=True)
-    )
-    assert len(groups) == 3 and frame["category"].isna().all()

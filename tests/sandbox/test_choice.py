@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from mill.api.background import Background
 from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
 from mill.options.switches import one_call
 from mill.sandbox import chosen_sandbox, programs, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
+from mill.support.processes import Background
 from mill.tasks.load import load_builtin, make_task
 from tests.waiting import DEADLINE_S
 

@@ -16,7 +16,7 @@ Mill = Callable[..., tuple[int, str]]
 @pytest.fixture(autouse=True)
 def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets of earlier tests: they would be redacted under any name."""
-    monkeypatch.setattr("mill.api.secrets._known", set())
+    monkeypatch.setattr("mill.support.secrets._known", set())
 
 
 @pytest.fixture
@@ -31,7 +31,6 @@ def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
-    monkeypatch.setattr("mill.api.warnings._reported", set())
     monkeypatch.chdir(tmp_path)
 
     def call(*argv: str) -> tuple[int, str]:

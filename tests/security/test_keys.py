@@ -16,10 +16,10 @@ import pytest
 
 from mill import evaluate
 from mill.api.errors import SpecError
-from mill.api.secrets import redact
 from mill.cli.main import run
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, parse_spec
+from mill.support.secrets import redact
 from mill.tasks.load import load_files
 from tests.servers import Fault, FaultServer, status
 

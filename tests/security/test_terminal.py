@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from mill.api.printing import echo, echo_data, one_line, printable
-from mill.api.progress import Progress
-from mill.api.warnings import warn
+from mill.support.terminal import Progress, echo, echo_data, one_line, printable, warn
 from tests.servers import FaultServer, status
 
 ROOT = Path(__file__).parent.parent.parent
@@ -131,7 +129,7 @@ def test_no_control_character_is_printable(number: int) -> None:
 
 def test_only_the_escaping_functions_print() -> None:
     """A print() or click.echo() elsewhere would not escape untrusted text."""
-    allowed = {"mill/api/printing.py", "mill/cli/start.py"}  # the second prints one fixed line
+    allowed = {"mill/support/terminal.py", "mill/cli/start.py"}  # the second prints one fixed line
     printing = re.compile(r"(?<![\w.])print\(|click\.s?echo\(|std(?:out|err)\.write\(|\.print_exc")
     problems = [
         f"{file.relative_to(ROOT)}: {line.strip()}"

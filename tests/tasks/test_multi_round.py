@@ -14,8 +14,7 @@ from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
-from mill.execute.backend import LocalBackend
-from mill.execute.executor import Executor
+from mill.execute.executor import Executor, LocalBackend
 from mill.execute.sample_state import SampleState, run_samples
 from mill.tasks.gsm8k import GSM8KReview
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest  # type: ignore[import-untyped]
+from scipy.stats import binomtest, ttest_1samp  # type: ignore[import-untyped]
 from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
 from mill.api.errors import MillError
@@ -113,6 +113,30 @@ def test_samples_without_an_answer_are_not_compared(results: Path, tmp_path: Pat
     index.sync()
     found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
     assert (found["n"], found["unpaired"], found["p"], found["sentences"]) == (0, 80, None, [])
+    index.close()
+
+
+def test_graded_scores_are_compared_by_their_means(results: Path, tmp_path: Path) -> None:
+    """Of 40 samples 10 are 0 or 1 in both runs: they are not a sample of the others. One that failed counts as 0."""
+    folder, values = Path(shutil.copytree(results, tmp_path / "results")), {}
+    for model, scale in (("one", 1.0), ("two", 0.9)):
+        (file,) = folder.glob(f"{model}-*/default/samples/toy_gen.jsonl")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        values[model] = [float(number % 2) if number < 10 else scale * number / 40 for number in range(40)]
+        for line, value in zip(lines, values[model], strict=True):
+            line |= {"status": "graded", "error": None, "means": {"exact_match": value}, "values": {"exact_match": [value]}}
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines[39] |= {"status": "failed", "error": "HTTP 500", "means": {}, "values": {}}
+    values["two"][39] = 0.0
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    index.sync()
+    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    assert (found["cells"]["other"], found["lost"], found["n"]) == (40, None, 40)
+    losses = [a - b for a, b in zip(values["one"], values["two"], strict=True)]
+    assert found["scores"][2]["value"] == pytest.approx(sum(losses) / 40)
+    assert found["p"] == pytest.approx(ttest_1samp(losses, 0).pvalue)
+    assert found["sentences"][0].startswith("The mean score fell from")
     index.close()
 
 

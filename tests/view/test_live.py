@@ -9,9 +9,9 @@ from typing import IO
 
 import pytest
 
-from mill.api.storage import open_regular
 from mill.runs.folder import RunFolder
 from mill.runs.session import SessionFile
+from mill.support.files import open_regular
 from mill.view import overview as live
 from mill.view.overview import LiveProgress
 from mill.view.run_info import RunInfo

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from mill.api.errors import MillError
-from mill.api.storage import cache_folder, write_json
+from mill.support.files import cache_folder, write_json
 from mill.tasks.sources import is_pattern
 
 TASK, GROUP, TAG = "task", "group", "tag"

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, MissingPackage, SpecError
+from mill.support.terminal import describe
 
 _NLTK = re.compile(r"nltk\.download\(['\"]([\w.-]+)['\"]\)")
 _SCRIPT = "Dataset scripts are no longer supported"

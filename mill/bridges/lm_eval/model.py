@@ -7,11 +7,12 @@ from typing import Any
 from lm_eval.api.model import LM
 
 from mill.api.errors import SpecError
+from mill.api.model import has_chat_template
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.bridges.lm_eval.requests import as_request, return_messages
 from mill.bridges.recorded_model import RecordedModel
-from mill.models.tokens.token_model import TokenModel
+from mill.models.token_model import TokenModel
 
 NAME = "mill"
 
@@ -55,7 +56,7 @@ class MillLM(LM):  # type: ignore[misc]
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The text that the model gets, or for a server, which applies its template itself, the messages."""
-        if not self.model.has_chat_template():
+        if not has_chat_template(self.model):
             raise SpecError(f"{self.model.model_name} has no chat template: leave out --apply_chat_template")
         prompt = return_messages(chat_history)
         if not isinstance(self.model, TokenModel):

@@ -13,12 +13,12 @@ from typing import Any
 
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
-from mill.api.warnings import warn
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.index import Entries, IndexEntry, broken_files, listed, make_index, stored_index
 from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
+from mill.support.terminal import warn
 from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
 from mill.tasks.generative import LETTERS
 from mill.tasks.multiple_choice import GENERATED, ListedQuestion

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.consent import current_consent
 from mill.api.errors import DataError, SpecError
 from mill.api.message import AUDIO, IMAGE, Media
@@ -25,6 +24,7 @@ from mill.bridges.lm_eval.library import compiled_once, missing_part, one_line
 from mill.bridges.lm_eval.requests import ChatPrompt, as_request, return_messages
 from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
 from mill.sandbox import Execution, chosen_sandbox, require_imports, run_programs
+from mill.support.terminal import describe
 from mill.tasks.hooks import attempt
 
 NAME = "code_eval"

@@ -15,14 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.judge import Judge
 from mill.api.message import Context, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
-from mill.api.warnings import warn
 from mill.bridges.lm_eval.data import Splits
 from mill.bridges.lm_eval.library import FEWSHOT_SEED, one_line
 from mill.bridges.lm_eval.scoring import metric_name
@@ -30,6 +28,7 @@ from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.judge import JUDGE, Refused, Unanswered, answers, refused
 from mill.bridges.lmms_eval.messages import Messages, decoding_options, deferred, from_lmms_eval, user_turn
 from mill.bridges.lmms_eval.scoring import NoNumber, aggregated, prepare_filters, scored
+from mill.support.terminal import describe, warn
 from mill.tasks.hooks import attempt
 
 _MEDIA = ("Image", "Audio", "Video", "Pdf")

@@ -1,35 +1,135 @@
-"""A causal language model of transformers: its arguments, identity, tokenizer and weights."""
+"""A checkpoint of transformers: its settings, and loading its weights to their device."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
+import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mill.api.background import Background
-from mill.api.batching import WINDOW
-from mill.api.errors import ModelError, SpecError, UnknownName
-from mill.api.message import MEDIA_KINDS
-from mill.api.model import ModelCapabilities
-from mill.api.ranks import world_size
-from mill.api.request import GENERATE, MULTI_ROUND, Request
-from mill.api.timing import LOADING, ComputeDevice, phase
-from mill.api.validate import read_file
-from mill.api.warnings import warn
-from mill.models import memory
-from mill.models.device import choose_device, cpu_has_bfloat16, read_device
-from mill.models.hf import decoding, loading, sharding
-from mill.models.hf.ahead import is_plain
-from mill.models.hf.file_tokenizer import read_tokens
-from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
-from mill.models.prefix.fused_kernels import Compiling, start_compiling
-from mill.models.prefix.paths import PathLog, mixed_rows
-from mill.models.tokens.tokenizer import Tokens
+from mill.api.errors import ModelError, UnknownName
+from mill.api.request import GENERATE, MULTI_ROUND
+from mill.compat import gguf
+from mill.models.device import choose_device, cpu_has_bfloat16
+from mill.models.files import ModelFiles, Source, load
+from mill.support.terminal import warn
+from mill.support.validate import read_file
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("bfloat16", "float16", "float32")
+PARTS = ("text_config", "llm_config", "language_config")
+DECODED = (GENERATE, MULTI_ROUND)  # kinds of requests whose answers are generated
+LOADED_IN_A_THREAD = ("cuda",)  # devices where it needs little of the interpreter
+AUTO = ("models.auto.modeling_auto", "models.auto.tokenization_auto")
+IMPORTED = ("generation.utils", "modeling_utils", "processing_utils", *AUTO)
+
+
+class _Default(str):
+    """A default, as distinct from the same value given by the user."""
+
+
+DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emulate it
+FLOAT32_FALLBACK = (
+    "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
+)
+
+
+class Checkpoint(ModelFiles):
+    """The files of a model, and how its weights are loaded. With `sharded`, they are sharded over ranks afterwards."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        dtype: str,
+        device_map: str,
+        attn_implementation: str | None,
+        trust_remote_code: bool,
+        modalities: Sequence[str],
+        sharded: bool,
+    ) -> None:
+        super().__init__(source, trust_remote_code=trust_remote_code, modalities=modalities)
+        if dtype not in DTYPES:
+            raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes auto, {', '.join(DTYPES)}")
+        self._requested_dtype, self.device_map, self.attn_implementation = dtype, device_map, attn_implementation
+        self._sharded = sharded
+        self._mapped: MappedFiles | None = None
+
+    @cached_property
+    def dtype(self) -> str:
+        """The requested dtype. By default bfloat16, or float32 on a CPU without bfloat16 arithmetic."""
+        if self._requested_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
+            return str(self._requested_dtype)
+        warn(FLOAT32_FALLBACK)
+        return "float32"
+
+    @property
+    def chosen_dtype(self) -> str | None:
+        """The dtype, where it was chosen for this machine."""
+        return self.dtype if self._requested_dtype is DEFAULT_DTYPE else None
+
+    def warnings(self) -> list[str]:
+        fell_back = self._requested_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
+        return [FLOAT32_FALLBACK] if fell_back else []
+
+    @cached_property
+    def device(self) -> str | None:
+        """The device of the weights; None if they are on several."""
+        return choose_device("cpu" if self._sharded else self.device_map, self._weight_bytes)
+
+    def _weight_bytes(self) -> int | None:
+        """At most, in memory; a hub model may not be downloaded yet."""
+        if self.source.size is None:
+            return parameter_bytes(self.config, multimodal=self.multimodal, dtype=self.dtype)
+        return self.source.size * (4 if self.source.gguf else 1) * (2 if self.dtype == "float32" else 1)
+
+    @property
+    def loads_in_thread(self) -> bool:
+        on_such_device = (self.device or "").partition(":")[0] in LOADED_IN_A_THREAD
+        return on_such_device and not (self.source.gguf or self._sharded or self.multimodal)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The content of config.json, without the code of the model where the file is there."""
+        if self.source.local and not self.source.gguf:
+            return read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
+        return dict(self.config.to_dict())
+
+    @cached_property
+    def architecture(self) -> str:
+        """The types in its config; the name of a GGUF file, which is slow to read."""
+        if self.source.gguf:
+            return self.source.name
+        settings = self.settings
+        parts = [part for part in (settings, *map(settings.get, PARTS)) if part]
+        return " ".join(str(part.get("model_type", "")) for part in parts)
+
+    def load(self) -> Any:
+        """The network in evaluation mode on its device, or by `device_map` on several."""
+        if self.device in (None, "cpu"):
+            self._mapped = MappedFiles.of(self.source.weights)
+        return load_weights(
+            self.source,
+            self.config,
+            multimodal=self.multimodal,
+            dtype=self.dtype,
+            device=self.device,
+            device_map=self.device_map,
+            attn_implementation=self.attn_implementation,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def refuse_overwritten(self) -> None:
+        """On a CPU weights are read from their files while the model computes."""
+        if self._mapped is not None and (file := self._mapped.overwritten()) is not None:
+            again = "run the command again when it is complete"
+            raise ModelError(f"{file} was overwritten while the model computed from it: {again}")
 
 
 @dataclass(frozen=True)
@@ -52,324 +152,122 @@ class MappedFiles:
         return None
 
 
-DTYPES = ("bfloat16", "float16", "float32")
-PARTS = ("text_config", "llm_config", "language_config")
-DECODED = (GENERATE, MULTI_ROUND)  # kinds of requests whose answers are generated
-LOADED_IN_A_THREAD = ("cuda",)  # devices where it needs little of the interpreter
+def import_transformers() -> None:
+    """Import what loading needs, before threads do: two that import modules which import each other may get one that is
+    not complete."""
+    for name in IMPORTED:
+        importlib.import_module(f"transformers.{name}")
 
 
-class _Default(str):
-    """A default, as distinct from the same value given by the user."""
+def load_weights(
+    source: Source,
+    config: Any,
+    *,
+    multimodal: bool,
+    dtype: str,
+    device: str | None,
+    device_map: str,
+    attn_implementation: str | None,
+    trust_remote_code: bool,
+) -> Any:
+    """The model in evaluation mode on its device, or by `device_map` on several."""
+    import torch
+
+    if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
+        warn("this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster")
+    arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": trust_remote_code}
+    if attn_implementation:
+        arguments["attn_implementation"] = attn_implementation
+    if device is None:
+        arguments["device_map"] = device_map
+    try:
+        arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which _check_tensors refuses
+        model, info = load(_auto_class(config, multimodal), source, "weights", **arguments)
+    finally:
+        gguf.clear_cache()
+    _check_tensors(source, info)
+    if device is not None:
+        model = to_cuda(model, device) if device.startswith("cuda") else model.to(device)
+    return model.eval()
 
 
-DEFAULT_DTYPE = _Default("bfloat16")  # float32 on a CPU that would have to emulate it
-FLOAT32_FALLBACK = (
-    "this CPU has no bfloat16 arithmetic, so dtype=float32 is taken; dtype=bfloat16 would be emulated, which is slow"
-)
+def parameter_bytes(config: Any, *, multimodal: bool, dtype: str) -> int | None:
+    """The size of the weights by their config alone; None where transformers cannot make the model from it."""
+    import torch
+
+    with contextlib.suppress(Exception), torch.device("meta"):
+        model = _auto_class(config, multimodal).from_config(config, dtype=getattr(torch, dtype))
+        found: int = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        return found
+    return None
 
 
-class TransformersCheckpoint(MediaModel):
-    """Weights load at the first request, so that everything else can be checked before."""
+def _check_tensors(source: Source, info: Mapping[str, Any]) -> None:
+    """Tensors that no file has, or only in another shape, would be random numbers."""
+    for name, found, expected in info.get("mismatched_keys") or ():
+        shapes = f"{name} has the shape {tuple(found)} in its files and {tuple(expected)} by its config"
+        raise ModelError(f"cannot load the weights of {source.name}: {shapes}")
+    missing, unused = (sorted(info.get(f"{which}_keys") or ()) for which in ("missing", "unexpected"))
+    if missing:
+        more = f" and {len(missing) - 1} other tensors" if len(missing) > 1 else ""
+        raise ModelError(f"cannot load the weights of {source.name}: none of its files has {missing[0]}{more}")
+    if unused:
+        warn(f"{source.name}: {len(unused)} tensors of its files are not used by the model, such as {unused[0]}")
 
-    def __init__(
-        self,
-        path: str,
-        modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
-        dtype: str = DEFAULT_DTYPE,
-        device_map: str = "auto",
-        max_context_length: int = 4096,
-        batch_size: int | None = None,
-        attn_implementation: str | None = None,
-        trust_remote_code: bool = True,
-        use_chat_template: bool = False,
-        revision: str | None = None,
-        add_bos_token: bool | None = None,
-        video_frames: int = DEFAULT_VIDEO_FRAMES,
-        exact: bool = False,
-        fsdp: bool = False,
-    ) -> None:
-        for modality in modalities:
-            if modality not in ("text", *MEDIA_KINDS):
-                raise UnknownName("modality", modality, MEDIA_KINDS, hint=f"known are text, {', '.join(MEDIA_KINDS)}")
-        if dtype not in DTYPES:
-            raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes auto, {', '.join(DTYPES)}")
-        if max_context_length < 2:
-            raise SpecError(f"hf[max_context_length={max_context_length}]: at least 2 tokens are needed")
-        if batch_size is not None and batch_size < 1:
-            raise SpecError(f"hf[batch_size={batch_size}]: at least 1 is needed; leave it out for auto")
-        if fsdp:
-            sharding.check_ranks()
-        self.source = loading.locate(path, revision)
-        self._requested_dtype, self.device_map = dtype, device_map
-        self.max_context_length, self.batch_size = max_context_length, batch_size or (1 if exact else None)
-        self.attn_implementation, self.trust_remote_code = attn_implementation, trust_remote_code
-        self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
-        self.modalities, self.video_frames, self.exact = modalities, video_frames, exact
-        self.lock_step = fsdp
-        self._model: Any = None
-        self._passes: sharding.ShardedPasses | None = None
-        self._empty_passes = 0
-        self._paths = PathLog()
-        self._hashing: Background[str] | None = None
-        self._identified: str | None = None
-        self._loading: Background[None] | None = None
-        self._loading_tokens: Background[Tokens] | None = None
-        self._compiling: Compiling | None = None
-        self._first_requests: Sequence[Request] | None = None
-        self._device: ComputeDevice | None = None
-        self._mapped: MappedFiles | None = None
 
-    @property
-    def model_name(self) -> str:
-        return self.source.name
+def _auto_class(config: Any, multimodal: bool) -> Any:
+    """The auto class of this architecture; for a multimodal model first those that take media."""
+    import transformers
 
-    def start_hashing(self) -> None:
-        if self.source.local:
-            self._hashing = Background(self._fingerprint)
+    with_media = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForSeq2SeqLM")
+    names = (*with_media, "AutoModelForCausalLM") if multimodal else ("AutoModelForCausalLM", *with_media)
+    classes = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
+    matching = (auto for auto in classes if type(config) in auto._model_mapping)
+    return next(matching, transformers.AutoModelForCausalLM)  # which finds remote code by its auto_map
 
-    def start_loading(self, requests: Sequence[Request]) -> None:
-        self._first_requests = requests[:WINDOW]
 
-    @property
-    def loads_in_thread(self) -> bool:
-        return self._loading is not None and not self._loading.done
+BLOCK = 1 << 27  # bytes of each of the two buffers: after each block this thread may wait for others
+SMALLEST = 1 << 20  # bytes of a tensor that is worth it
+FEWEST_THREADS = 4  # with fewer the ordinary copy is faster
 
-    def _digest(self) -> str:
-        """The fingerprint. Weights that are hashed for the first time have no recorded responses, as a rule: meanwhile there
-        is time for imports, and the weights may load."""
-        if self._hashing is None:
-            self._identified = self._fingerprint()
-            return self._identified
-        requests, self._first_requests = self._first_requests, None
-        if requests is not None and not self._hashing.done:
-            with phase(LOADING):
-                self._import_packages(decodes=any(request.kind in DECODED for request in requests))
-                if self._can_load_in_thread:
-                    _ = self.dtype  # which both threads need
-                    tokens = self._start_tokens()
-                    self._loading = Background(self._load)
-                    tokens.result()
-                    self._tokenize_ahead([request for request in requests if is_plain(request)])
-        self._identified = self._hashing.result()
-        return self._identified
 
-    def load(self) -> None:
-        """So that rates include neither loading nor probing."""
-        self._wait_for_loading()
-        self._load()
-        self._refuse_changed()
+def to_cuda(model: Any, device: str) -> Any:
+    """The model on the device."""
+    import torch
 
-    @property
-    def _can_load_in_thread(self) -> bool:
-        on_such_device = (self.device or "").partition(":")[0] in LOADED_IN_A_THREAD
-        return on_such_device and not (self.source.gguf or self.lock_step or self.multimodal)
+    if torch.get_num_threads() >= FEWEST_THREADS:
+        try:
+            with torch.cuda.device(device), torch.no_grad():
+                _copy_large([parameter for parameter in model.parameters() if _is_large(parameter)], device)
+        except RuntimeError:  # no page-locked memory, or none of the device, which the ordinary copy reports
+            torch.cuda.synchronize(device)
+    return model.to(device)
 
-    def _refuse_changed(self) -> None:
-        """Responses must be recorded under the identity of the files that were loaded."""
-        expected, self._identified = self._identified, None
-        if expected is not None and self.source.local and self._fingerprint() != expected:
-            raise ModelError(f"the files of {self.model_name} changed while the model was loaded: run the command again")
 
-    def _refuse_overwritten(self) -> None:
-        """On a CPU weights are read from their files while the model computes."""
-        if self._mapped is not None and (file := self._mapped.overwritten()) is not None:
-            again = "run the command again when it is complete"
-            raise ModelError(f"{file} was overwritten while the model computed from it: {again}")
+def _is_large(parameter: torch.Tensor) -> bool:
+    """Quantized weights have tensor types of their own, which know how they are moved."""
+    import torch
 
-    def _import_packages(self, *, decodes: bool = True) -> None:
-        """What loading needs, before `config` imports most of it in its own way. Kernels are compiled in a thread, while
-        packages are imported and weights are loaded."""
-        if self._compiling is None:
-            if self.source.local and not self.source.gguf:
-                config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
-            else:
-                config = self.config.to_dict()
-            self._compiling = start_compiling(config, self.dtype, self.device, decodes=decodes)
-        loading.import_transformers()
+    plain = type(parameter) is torch.nn.Parameter and type(parameter.data) is torch.Tensor and parameter.is_contiguous()
+    return plain and parameter.device.type == "cpu" and parameter.nbytes >= SMALLEST
 
-    def _wait_for_loading(self) -> None:
-        """Until a thread that loads the model is done; raises what it raised."""
-        loading, self._loading = self._loading, None
-        if loading is not None:
-            with phase(LOADING):
-                loading.result()
 
-    def _load(self) -> None:
-        _ = self.model
+def _copy_large(parameters: list[torch.nn.Parameter], device: str) -> None:
+    import torch
 
-    def _tokenize_ahead(self, requests: Sequence[Request]) -> None:
-        """Tokenize the first of these, which are scored next, in a thread."""
-
-    def _fingerprint(self) -> str:
-        return self.source.fingerprint(trust_remote_code=self.trust_remote_code)
-
-    def identity(self) -> dict[str, Any]:
-        """Weights by content, and the settings that change the logits; batch size and device do not."""
-        return {
-            "backend": "hf",
-            "weights": self._digest(),
-            "dtype": self.dtype,
-            "max_context_length": self.max_context_length,
-            "attn_implementation": self.attn_implementation,
-            "use_chat_template": self.use_chat_template,
-            "add_bos_token": self.add_bos_token,
-            **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
-            **({"exact": True} if self.exact else {}),
-            **({"media": "as transformers loads them"} if self.modalities != TEXT_ONLY else {}),
-            **({"shared_prefixes": "proved"} if not self.exact and mixed_rows(self._architecture, self.dtype) else {}),
-        }
-
-    @cached_property
-    def _architecture(self) -> str:
-        """The types in its config, without the code of the model; the name of a GGUF file, which is slow to read."""
-        if self.source.gguf:
-            return self.model_name
-        if self.source.local:
-            config = read_file(Path(self.source.path) / "config.json", dict[str, Any], ModelError)
-        else:
-            config = vars(self.config)
-        parts = [part for part in (config, *map(config.get, PARTS)) if part]
-        return " ".join(str((part if isinstance(part, dict) else vars(part)).get("model_type", "")) for part in parts)
-
-    @cached_property
-    def dtype(self) -> str:
-        """The requested dtype. By default bfloat16, or float32 on a CPU without bfloat16 arithmetic."""
-        if self._requested_dtype is not DEFAULT_DTYPE or cpu_has_bfloat16() or choose_device(self.device_map) != "cpu":
-            return str(self._requested_dtype)
-        warn(FLOAT32_FALLBACK)
-        return "float32"
-
-    @property
-    def _fell_back_to_float32(self) -> bool:
-        return self._requested_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
-
-    def fixed_arguments(self) -> dict[str, Any]:
-        return {"dtype": self.dtype} if self._requested_dtype is DEFAULT_DTYPE else {}
-
-    @cached_property
-    def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
-        return ModelCapabilities(
-            self._modalities(),
-            max_context_length=self.max_context_length,
-            supports_logprobs=True,
-            supports_chat_template=True,
-            supports_tools=True,
-            top_logprobs=None,
-        )
-
-    @cached_property
-    def config(self) -> Any:
-        return loading.load_config(self.source, trust_remote_code=self.trust_remote_code)
-
-    @cached_property
-    def tokens(self) -> Tokens:
-        with phase(LOADING):
-            text_config = self.config.get_text_config()  # which the tokenizer needs: its faults are not the tokenizer's
-            tokenizer = loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
-        positions = getattr(text_config, "max_position_embeddings", None)
-        if positions in (None, -1):  # no limit
-            positions = self.max_context_length
-        if not isinstance(positions, int) or positions < 1:
-            raise ModelError(f"max_position_embeddings of {self.model_name} is {positions!r}, not a positive whole number")
-        return Tokens(
-            tokenizer,
-            window=min(self.max_context_length, positions),
-            add_bos=self.add_bos_token,
-            model_type=str(getattr(text_config, "model_type", "")),
-            chat=self.use_chat_template,
-            processor=self.processor if self.multimodal else None,
-            in_pieces=not self.exact,
-        )
-
-    def _counting_tokens(self, requests: Sequence[Request]) -> Tokens:
-        plain = self.source.local and not self.source.gguf and not self.use_chat_template
-        if plain and "tokens" not in self.__dict__ and all(isinstance(request.context, str) for request in requests):
-            return (
-                read_tokens(Path(self.source.path), most=self.max_context_length, add_bos=self.add_bos_token) or self.tokens
-            )
-        return self.tokens
-
-    @cached_property
-    def device(self) -> str | None:
-        """The device of the weights; None if they are on several."""
-        return choose_device("cpu" if self.lock_step else self.device_map, self._weight_bytes)
-
-    def _weight_bytes(self) -> int | None:
-        """At most, in memory; a hub model may not be downloaded yet."""
-        if self.source.size is None:
-            return loading.parameter_bytes(self.config, multimodal=self.multimodal, dtype=self.dtype)
-        return self.source.size * (4 if self.source.gguf else 1) * (2 if self.dtype == "float32" else 1)
-
-    @property
-    def model(self) -> Any:
-        """The loaded transformers model."""
-        if self._model is None:
-            with phase(LOADING):
-                self._import_packages()
-                tokens = self._start_tokens() if self._can_load_in_thread else None
-                if self.device in (None, "cpu"):
-                    self._mapped = MappedFiles.of(self.source.weights)
-                self._model = loading.load_weights(
-                    self.source,
-                    self.config,
-                    multimodal=self.multimodal,
-                    dtype=self.dtype,
-                    device=self.device,
-                    device_map=self.device_map,
-                    attn_implementation=self.attn_implementation,
-                    trust_remote_code=self.trust_remote_code,
-                )
-                if tokens is not None:
-                    tokens.result()
-                if self._compiling is not None:
-                    self._compiling.first.result()
-            if self.lock_step:
-                self._passes = sharding.shard(self._model)
-            self._eos_ids = decoding.take_eos_ids(self._model, self.tokens.tokenizer)
-            self._compare_vocabularies(self._model)
-            with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
-                self._device = read_device(self._model)
-        return self._model
-
-    def _start_tokens(self) -> Background[Tokens]:
-        """Load the tokenizer in a thread, while the weights are copied. Remote code is loaded before them."""
-        if self._loading_tokens is None:
-            has_code = hasattr(self.config, "auto_map")
-            self._loading_tokens = Background(lambda: self.tokens)
-            if has_code:
-                self._loading_tokens.result()
-        return self._loading_tokens
-
-    def _compare_vocabularies(self, model: Any) -> None:
-        with contextlib.suppress(Exception):  # a tokenizer may be third-party code
-            known, rows = len(self.tokens.tokenizer), model.get_input_embeddings().weight.shape[0]
-            if known > rows:
-                others = "a request with one of the others fails"
-                warn(f"{self.model_name}: the tokenizer has {known} tokens, the model {rows}; {others}")
-
-    def compute_device(self) -> ComputeDevice | None:
-        return self._device
-
-    def synchronize(self) -> None:
-        if self._passes is not None:
-            self._passes.synchronize()
-
-    def warnings(self) -> list[str]:
-        if self._passes is not None:
-            self._empty_passes = self._passes.empty_passes
-        sharded = f"weights sharded over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
-        fallback = [FLOAT32_FALLBACK] if self._fell_back_to_float32 else []
-        return [*super().warnings(), *fallback, *([sharded] if self.lock_step else [])]
-
-    def clean(self) -> None:
-        self.warnings()
-        if self._model is not None and self.made_with.holds_weights:
-            for name in [name for name in vars(self._model) if name.startswith("_mill_")]:
-                del self._model.__dict__[name]  # what refers to its layers as they are now
-        elif self._model is not None:
-            self._model = self._passes = None
-            self._free_memory()
-
-    def _free_memory(self) -> None:
-        gc.collect()
-        memory.empty_caches()
+    buffers = [torch.empty(BLOCK, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    copied = [torch.cuda.Event() for _ in buffers]
+    blocks = 0
+    for parameter in parameters:
+        moved = torch.empty_like(parameter.data, device=device)
+        source, target = (one.view(-1).view(torch.uint8) for one in (parameter.data, moved))
+        for part, goal in zip(source.split(BLOCK), target.split(BLOCK), strict=True):
+            which = blocks % len(buffers)
+            copied[which].synchronize()  # of the block before, which the buffer had
+            block = buffers[which][: len(part)]
+            block.copy_(part)
+            goal.copy_(block, non_blocking=True)
+            copied[which].record()
+            blocks += 1
+        parameter.data = moved
+    torch.cuda.synchronize(device)

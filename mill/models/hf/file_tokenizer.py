@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import ModelError
-from mill.api.validate import read_file
 from mill.models.tokens.tokenizer import Tokens
+from mill.support.validate import read_file
 
 _UNCHANGED = {"TokenizersBackend", "PreTrainedTokenizerFast"}
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")

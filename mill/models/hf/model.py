@@ -4,339 +4,269 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, as_response
-from mill.api.errors import FastPathFailed
-from mill.api.model import options_text
-from mill.api.progress import TokenCount
-from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, ROLLING, Request
-from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, LOADING, TOKENIZING, phase
-from mill.models import memory
-from mill.models.hf import decoding
-from mill.models.hf.ahead import PromptsAhead, TokenizedAhead, first_part, is_plain
-from mill.models.hf.checkpoint import DECODED, TransformersCheckpoint
-from mill.models.hf.multimodal import MediaRow
-from mill.models.hf.shared_media import SharedMedia
-from mill.models.prefix import padded_scoring, paths
-from mill.models.prefix.engine import PrefixEngine
-from mill.models.prefix.packed_scoring import NotShared, Work
-from mill.models.prefix.padded_scoring import forward_rows
-from mill.models.tokens.generated import as_tokens, token_logprobs
-from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.rows import Row, Span, shared_rows, span_response
-from mill.models.tokens.tokenizer import Prompt
-
-if TYPE_CHECKING:
-    import torch
+from mill.api.batching import Completed, free_memory
+from mill.api.errors import ModelError, SpecError
+from mill.api.model import ComputeDevice, ModelCapabilities, StreamContext, cannot_serve
+from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
+from mill.models.device import read_device
+from mill.models.files import TEXT_ONLY, locate
+from mill.models.hf import decoding, sharding
+from mill.models.hf.checkpoint import DECODED, DEFAULT_DTYPE, Checkpoint
+from mill.models.hf.decoding import Decoder
+from mill.models.hf.file_tokenizer import read_tokens
+from mill.models.hf.media_prefixes import MediaPrefixes
+from mill.models.hf.scoring import Scorer
+from mill.models.hf.startup import Startup
+from mill.models.media.inputs import DEFAULT_VIDEO_FRAMES, MediaInputs, split_media
+from mill.models.prefix import paths
+from mill.models.prefix.fast_path import FastPath
+from mill.models.prefix.paths import PathLog, mixed_rows
+from mill.models.token_model import TokenModel
+from mill.models.tokens.tokenizer import Tokens
+from mill.support.clocks import LOADING, phase
+from mill.support.processes import world_size
+from mill.support.terminal import warn
 
 
-def score_with_logprobs(model: Any, tokenizer: Any, rows: Sequence[Row]) -> list[list[Response]]:
-    """As `score_rows`, with tokens; requests of `logprobs: "all"` get the log-probabilities of the whole vocabulary."""
-    logits, first = forward_rows(model, rows)
-    responses = []
-    for row_logits, row in zip(logits, rows, strict=True):
-        spans = zip(row.spans, row.requests, strict=True)
-        responses.append(
-            [_response(tokenizer, row, span, request, row_logits[span.start - first :]) for span, request in spans]
+class TransformersModel(TokenModel):
+    """Its parts are made when they are needed: the checkpoint knows the files, the startup loads them, the scorer and the
+    decoder answer requests. Weights load at the first request, so that everything else can be checked before."""
+
+    def __init__(
+        self,
+        path: str,
+        modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
+        dtype: str = DEFAULT_DTYPE,
+        device_map: str = "auto",
+        max_context_length: int = 4096,
+        batch_size: int | None = None,
+        attn_implementation: str | None = None,
+        trust_remote_code: bool = True,
+        use_chat_template: bool = False,
+        revision: str | None = None,
+        add_bos_token: bool | None = None,
+        video_frames: int = DEFAULT_VIDEO_FRAMES,
+        exact: bool = False,
+        fsdp: bool = False,
+    ) -> None:
+        if max_context_length < 2:
+            raise SpecError(f"hf[max_context_length={max_context_length}]: at least 2 tokens are needed")
+        if batch_size is not None and batch_size < 1:
+            raise SpecError(f"hf[batch_size={batch_size}]: at least 1 is needed; leave it out for auto")
+        if fsdp:
+            sharding.check_ranks()
+        self.checkpoint = Checkpoint(
+            locate(path, revision),
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation=attn_implementation,
+            trust_remote_code=trust_remote_code,
+            modalities=modalities,
+            sharded=fsdp,
         )
-    return responses
+        self.max_context_length, self.batch_size = max_context_length, batch_size or (1 if exact else None)
+        self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
+        self.video_frames, self.exact, self.lock_step = video_frames, exact, fsdp
+        self.startup: Startup = Startup(self.checkpoint, lambda: self.tokens, self._load_parts, shares=not self._unshared)
+        self._log = PathLog()
+        self._model: Any = None
+        self._eos_ids: list[int] = []
+        self._passes: sharding.ShardedPasses | None = None
+        self._empty_passes = 0
+        self._padding = ""
+        """Why rows are not padded."""
+        self._device: ComputeDevice | None = None
 
+    @property
+    def model_name(self) -> str:
+        return self.checkpoint.source.name
 
-def _response(tokenizer: Any, row: Row, span: Span, request: Request, logits: torch.Tensor) -> Response:
-    """`logits` start where the first token of the span is predicted."""
-    # The operation of transformers' loss, as in padded scoring.
-    logprobs = logits[: len(span.tokens)].float().log_softmax(dim=1).cpu()
-    count = request.options["logprobs"]
-    top_count = 1 if count == ALL else count
-    chosen = [token_logprobs(of_one, token, top_count) for of_one, token in zip(logprobs, span.tokens, strict=True)]
-    greedy = all(top[0][0] == token for token, (_, top) in zip(span.tokens, chosen, strict=True))
-    answer = span_response(row, span, sum(score for score, _ in chosen), greedy)
-    tokens = as_tokens(tokenizer, span.tokens, chosen)
-    return replace(answer, tokens=tokens, distribution=logprobs.numpy() if count == ALL else None)
+    def identity(self) -> dict[str, Any]:
+        """Weights by content, and the settings that change the logits; batch size and device do not."""
+        checkpoint = self.checkpoint
+        mixed = not self.exact and mixed_rows(checkpoint.architecture, checkpoint.dtype)
+        return {
+            "backend": "hf",
+            "weights": self.startup.digest(),
+            "dtype": checkpoint.dtype,
+            "max_context_length": self.max_context_length,
+            "attn_implementation": checkpoint.attn_implementation,
+            "use_chat_template": self.use_chat_template,
+            "add_bos_token": self.add_bos_token,
+            **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
+            **({"exact": True} if self.exact else {}),
+            **({"media": "as transformers loads them"} if checkpoint.given_modalities != TEXT_ONLY else {}),
+            **({"shared_prefixes": "proved"} if mixed else {}),
+        }
 
+    @cached_property
+    def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
+        return ModelCapabilities(
+            self.checkpoint.modalities,
+            max_context_length=self.max_context_length,
+            supports_logprobs=True,
+            supports_chat_template=True,
+            supports_tools=True,
+            top_logprobs=None,
+        )
 
-AnyRow = TypeVar("AnyRow", Row, MediaRow, Prompt)
-PATHS = {
-    paths.SCORING: (paths.PACKED, paths.PADDED, LOGLIKELIHOOD),
-    paths.DECODING: (paths.CONTINUOUS, paths.PLAIN, GENERATE),
-}
-"""The fast path of each stage, the plain one, and the kind of answers."""
+    def ready(self, wait: float = 0.0) -> None:
+        self.startup.begin()
 
+    def set_concurrency(self, concurrency: int | None) -> None:
+        self.batch_size = concurrency or self.arguments.get("batch_size")
 
-class TransformersModel(TransformersCheckpoint):
-    """Scores and generates: packed and sharing prefixes where the model's layers allow it, else in padded batches."""
+    def weight_bytes(self) -> int | None:
+        return self.checkpoint.source.size
 
-    _ahead: TokenizedAhead | None = None
-    _prompts_ahead: PromptsAhead | None = None
-    _padding = ""
-    """Why rows are not padded."""
+    def replica_arguments(self) -> dict[str, Any]:
+        return {"dtype": self.checkpoint.chosen_dtype} if self.checkpoint.chosen_dtype else {}
 
-    def prepare_requests(self, kind: str, requests: Sequence[Request]) -> None:
-        if self._model is not None:
-            return
+    def replica_variables(self) -> Sequence[str]:
+        return ()
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        checkpoint = self.checkpoint
         with phase(LOADING):
-            self._import_packages(decodes=kind in DECODED)
-        if kind == GENERATE and self._can_load_in_thread and not any(request.media for request in requests):
-            self._prompts_ahead = PromptsAhead(self._start_tokens(), requests)
-        started = self._ahead is not None and any(request in self._ahead for request in requests[:1])
-        if all(map(is_plain, requests)) and not started:
-            self._tokenize_ahead(requests)
-
-    def _tokenize_ahead(self, requests: Sequence[Request]) -> None:
-        count = first_part(requests) if self._can_load_in_thread else len(requests)
-        self._ahead = TokenizedAhead(self.tokens, requests[:count], shared=not self._sharing_disabled)
-
-    def _load(self) -> None:
-        _ = self.model, self.prefix_engine
-
-    def clean(self) -> None:
-        with contextlib.suppress(Exception):  # it loaded for nothing, as all responses were recorded
-            self._wait_for_loading()
-        for name in ("shared_media", "prefix_engine"):
-            self.__dict__.pop(name, None)
-        super().clean()
-
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        try:
-            for completed in self._computed(kind, requests):
-                self._refuse_overwritten()  # before it is recorded
-                yield completed
-        except FastPathFailed as failure:
-            self._refuse_overwritten()  # which would be why
-            self._paths.fail(str(failure))
-            raise
-
-    def warnings(self) -> list[str]:
-        return [*super().warnings(), *self._paths.failures, *([self._padding] if self._padding else [])]
-
-    def _computed(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
-        if kind == LOGLIKELIHOOD:
-            return self._split_media(requests, self._score_texts, self._score_media)
-        if kind == ROLLING:
-            return self._score_documents(requests)
-        if kind in DECODED:
-            if self._compiling is not None:
-                self._compiling.all.result()  # while steps are captured as graphs, no other thread may use the device
-            return self._split_media(requests, self._generate_texts, self._generate_media)
-        raise self._cannot(kind)
-
-    def _count(self) -> TokenCount:
-        """That of the stream in progress, which may have texts and media."""
-        if self.token_count is None:
-            self.token_count = TokenCount()
-        return self.token_count
-
-    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        with_logprobs = [request for request in requests if request.options.get("logprobs")]
-        if with_logprobs:
-            yield from self._score_with_logprobs(with_logprobs)
-        plain = [request for request in requests if not request.options.get("logprobs")]
-        if plain:
-            yield from self._score_plain(plain)
-
-    def _score_with_logprobs(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        """Scores with tokens and distributions, padded: they are requested to find differences, not to save time."""
-
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            with phase(FORWARD):
-                scored = score_with_logprobs(self.model, self.tokens.tokenizer, [unit.data for unit in batch])
-            count.computed += sum(unit.cost for unit in batch)
-            return scored
-
-        def units(requests: Sequence[Request], pairs: Sequence[TokenPair]) -> list[Unit]:
-            found = [Unit(row.requests, len(row.ids), row) for row in shared_rows(requests, pairs)]
-            count.planned += sum(unit.cost for unit in found)
-            return found
-
-        count = self._count()
-        self._paths.add(paths.SCORING, paths.ALONE if self._alone else paths.PADDED, len(requests), "logprobs requested")
-        limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=2.0))
-        return self._score_pairs(requests, units, hook, limits)
-
-    def _score_plain(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        """In parts: while one is computed, a thread tokenizes the next."""
-        count = self._count()
-        parts, expected = self._parts(requests), 0
-        for part, following in zip_longest(parts, parts[1:], fillvalue=()):
-            rows, work, too_long = self._tokenized(part)
-            yield from too_long
-            if following:
-                self._ahead = TokenizedAhead(self.tokens, following, shared=True)
-            count.planned -= expected
-            expected = work.trie.tokens * len(following) // len(part) if work is not None else 0
-            count.planned += expected
-            yield from self._score_rows(rows, work, count)
-
-    def _parts(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
-        """Those that are tokenized ahead, and the others; all at once where rows are not shared."""
-        if self.prefix_engine.disabled:
-            return [requests]
-        if self._ahead is None and self._can_load_in_thread and first_part(requests) < len(requests):
-            self._tokenize_ahead(requests)
-        ahead = self._ahead if self._ahead is not None else ()
-        first = [request for request in requests if request in ahead]
-        others = [request for request in requests if request not in ahead]
-        return [part for part in (first, others) if part]
-
-    def _tokenized(self, requests: Sequence[Request]) -> tuple[list[Row], Work | None, list[Completed]]:
-        """The requests that can be scored, as rows, with their trie if a thread made it; and the errors of the others."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or not all(request in ahead for request in requests):
-            fitting, pairs, too_long = self._fitting_pairs(requests, self.tokens.pairs(requests))
-            return shared_rows(fitting, pairs), None, too_long
-        with phase(TOKENIZING):
-            fitting, pairs, too_long = self._fitting_pairs(requests, ahead.pairs_of(requests))
-            work = ahead.work_of(fitting)
-            return list(work.rows) if work is not None else shared_rows(fitting, pairs), work, too_long
-
-    def _score_rows(self, rows: Sequence[Row], work: Work | None, count: TokenCount) -> Iterator[Completed]:
-        """Packed, sharing prefixes, where the model's layers allow it; the other rows in padded batches."""
-        left: list[Row] = []
-        scored = self.prefix_engine.score(rows, batch_size=self.batch_size, count=count, work=work)
-        yield from self._shared(paths.SCORING, scored, left)
-
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            with phase(FORWARD):
-                scored = padded_scoring.score_rows(self.model, [unit.data for unit in batch])
-            count.computed += sum(unit.cost for unit in batch)
-            return scored
-
-        units = [Unit(row.requests, len(row.ids), row) for row in left]
-        count.planned += sum(unit.cost for unit in units)
-        limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=0.2))
-        yield from self._stream_checked(LOGLIKELIHOOD, units, hook, limits)
-
-    def _shared(
-        self, stage: str, outcomes: Iterable[tuple[AnyRow, list[Response] | NotShared]], left: list[AnyRow]
-    ) -> Iterator[Completed]:
-        """The requests of rows that a fast path answered. The other rows are added to `left`, their reasons logged."""
-        fast, batches, kind = PATHS[stage]
-        plain = paths.ALONE if self._alone else batches
-        for row, outcome in outcomes:
-            if isinstance(outcome, NotShared):
-                left.append(row)
-                self._paths.add(stage, plain, len(row.requests), outcome.reason)
-            else:
-                self._paths.add(stage, fast, len(row.requests))
-                yield from zip(row.requests, [as_response(response, kind) for response in outcome], strict=True)
-
-    @cached_property
-    def prefix_engine(self) -> PrefixEngine:
-        model = self.model  # first: loading sets the tokens that end an answer
-        engine = PrefixEngine(
-            model,
-            self.tokens.tokenizer,
-            self._eos_ids,
-            free_memory=self._free_memory,
-            disabled=self._sharing_disabled,
-            pads=self.batch_size != 1 and not self.lock_step,
-            log=self._paths,
+            text_config = (
+                checkpoint.config.get_text_config()
+            )  # which the tokenizer needs: its faults are not the tokenizer's
+            tokenizer = checkpoint.tokenizer
+        positions = getattr(text_config, "max_position_embeddings", None)
+        if positions in (None, -1):  # no limit
+            positions = self.max_context_length
+        if not isinstance(positions, int) or positions < 1:
+            raise ModelError(f"max_position_embeddings of {self.model_name} is {positions!r}, not a positive whole number")
+        return Tokens(
+            tokenizer,
+            window=min(self.max_context_length, positions),
+            add_bos=self.add_bos_token,
+            model_type=str(getattr(text_config, "model_type", "")),
+            chat=self.use_chat_template,
+            processor=checkpoint.processor if checkpoint.multimodal else None,
+            in_pieces=not self.exact,
         )
-        self._padding = engine.padding_obstacle
-        return engine
+
+    def _counting_tokens(self, requests: Sequence[Request]) -> Tokens:
+        source = self.checkpoint.source
+        plain = source.local and not source.gguf and not self.use_chat_template and "tokens" not in self.__dict__
+        if plain and all(isinstance(request.context, str) for request in requests):
+            tokens = read_tokens(Path(source.path), most=self.max_context_length, add_bos=self.add_bos_token)
+            return tokens or self.tokens
+        return self.tokens
 
     @cached_property
-    def shared_media(self) -> SharedMedia:
-        return SharedMedia(self.media, self.prefix_engine)
+    def media(self) -> MediaInputs:
+        return MediaInputs(self.checkpoint.processor, self.tokens, video_frames=self.video_frames)
+
+    @property
+    def model(self) -> Any:
+        """The loaded network."""
+        if self._model is None:
+            network = self.startup.weights()
+            if self.lock_step:
+                self._passes = sharding.shard(network)
+            self._eos_ids = decoding.take_eos_ids(network, self.tokens.tokenizer)
+            self._compare_vocabularies(network)
+            with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
+                self._device = read_device(network)
+            self._model = network
+        return self._model
+
+    def _compare_vocabularies(self, network: Any) -> None:
+        with contextlib.suppress(Exception):  # a tokenizer may be third-party code
+            known, rows = len(self.tokens.tokenizer), network.get_input_embeddings().weight.shape[0]
+            if known > rows:
+                others = "a request with one of the others fails"
+                warn(f"{self.model_name}: the tokenizer has {known} tokens, the model {rows}; {others}")
+
+    @cached_property
+    def fast_path(self) -> FastPath:
+        pads, guard = self.batch_size != 1 and not self.lock_step, self.checkpoint.refuse_overwritten
+        fast = FastPath(self.model, self._log, disabled=self._unshared, pads=pads, guard=guard)
+        self._padding = fast.padding_obstacle
+        return fast
+
+    @cached_property
+    def media_prefixes(self) -> MediaPrefixes:
+        return MediaPrefixes(self.media, self.fast_path)
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        return Scorer(self.fast_path, self.tokens, self.startup.ahead, lambda: self.media_prefixes)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        return Decoder(self.fast_path, self.tokens, self._eos_ids, self.startup.ahead, lambda: self.media_prefixes)
 
     @property
     def prefix_sharing(self) -> bool:
         """Whether shared prefixes are computed once."""
-        return not self.prefix_engine.disabled
+        return not self.fast_path.disabled
 
     @property
-    def _sharing_disabled(self) -> str:
+    def _unshared(self) -> str:
         """Why an argument forbids prefix sharing: with `fsdp` all ranks must compute the same passes."""
         return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""
 
+    def _load_parts(self) -> None:
+        """The model, and the proof that its rows may be computed together."""
+        _ = self.fast_path
+
+    def load(self) -> None:
+        self.startup.load()
+
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
+        if kind == ROLLING:
+            return self._together(self.scorer.documents(requests, context, self.batch_size))
+        if kind != LOGLIKELIHOOD and kind not in DECODED:
+            raise cannot_serve(self, kind)
+        texts, shown, errors = split_media(requests, lambda: self.media)
+        part: Scorer | Decoder = self.scorer if kind == LOGLIKELIHOOD else self.decoder
+        if kind in DECODED:
+            self.startup.compiled()
+        streams = [part.texts(texts, context, self.batch_size)] if texts else []
+        streams += [part.media(shown, context, self.batch_size)] if shown else []
+        return self._together(errors, *streams)
+
+    def _together(self, *streams: Iterable[Completed]) -> Iterator[Completed]:
+        """One after another."""
+        return chain(*streams) if self._passes is None else self._passes.in_step(chain(*streams))
+
+    def warnings(self) -> list[str]:
+        if self._passes is not None:
+            self._empty_passes = self._passes.empty_passes
+        sharded = f"weights sharded over {world_size()} ranks; empty passes of rank 0: {self._empty_passes}"
+        return [
+            *self.checkpoint.warnings(),
+            *([sharded] if self.lock_step else []),
+            *self._log.failures,
+            *([self._padding] if self._padding else []),
+        ]
+
     def planned_paths(self) -> dict[str, str]:
-        return paths.planned(self._sharing_disabled, alone=self.batch_size == 1)
+        return paths.planned(self._unshared, alone=self.batch_size == 1)
 
     def execution_paths(self) -> dict[str, str]:
-        return self._paths.summary()
+        return self._log.summary()
 
-    def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        """Packed, an image once for all of its requests, where the model allows it; the others in padded batches."""
+    def compute_device(self) -> ComputeDevice | None:
+        return self._device
 
-        def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-            with phase(FORWARD):
-                scored = self.media.score(self.model, rows, decoded)
-            count.computed += sum((one[0].prompt_tokens or 0) + row.tail for row, one in zip(rows, scored, strict=True))
-            return scored
-
-        left: list[MediaRow] = []
-        count = self._count()
-        shared = self.shared_media.score(self.media.rows(requests), batch_size=self.batch_size, count=count)
-        yield from self._shared(paths.SCORING, shared, left)
-        limits = self._token_limits(memory.scoring_tokens(self.model, logits_per_token=1.0))
-        yield from self._stream_media(LOGLIKELIHOOD, left, score, limits)
-
-    def _score_documents(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        documents = zip(requests, map(self.tokens.windows, requests), strict=True)
-        units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
-        budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
-        limits = BatchLimits(self._token_limits(budget).requests, budget)
-        self._paths.add(paths.ROLLING, paths.ALONE if self._alone else paths.PADDED, len(requests))
-        count = self._count()
-        count.planned += sum(unit.cost for unit in units)
-
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            with phase(FORWARD):
-                answers = padded_scoring.score_documents(self.model, [unit.data for unit in batch], budget, limits.requests)
-            count.computed += sum(unit.cost for unit in batch)
-            return [[answer] for answer in answers]
-
-        return self._stream_checked(ROLLING, units, hook, limits)
-
-    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        """By continuous batching where prefixes are shared; the others in plain batches of equal decoding options."""
-        groups: dict[str, list[Unit]] = {}
-        ahead, self._prompts_ahead = self._prompts_ahead, None
-        prompts = ahead.prompts_of(requests) if ahead is not None else None
-        if prompts is None:
-            prompts = self.tokens.prompts(requests)
-        count = self._count()
-        left: list[Prompt] = []
-        decoded = self.prefix_engine.decode(prompts, batch_size=self.batch_size, count=count)
-        yield from self._shared(paths.DECODING, decoded, left)
-        for prompt in left:
-            unit = Unit([prompt.request], len(prompt.ids) + prompt.max_new_tokens, prompt)
-            groups.setdefault(options_text(prompt.request), []).append(unit)
-        limits = self._token_limits(memory.generation_tokens(self.model))
-
-        def hook(batch: list[Unit]) -> list[list[Response]]:
-            with phase(DECODING):
-                answers = decoding.generate(self.model, self.tokens, [unit.data for unit in batch], self._eos_ids)
-            count.prompts += sum(len(unit.data.ids) - 1 for unit in batch)
-            return [[answer] for answer in answers]
-
-        for group in groups.values():
-            yield from self._stream_units(group, hook, limits)
-
-    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-            with phase(DECODING):
-                answers = self.media.generate(self.model, rows, decoded, self._eos_ids)
-            count.prompts += sum((response.prompt_tokens or 1) - 1 for response in answers)
-            return [[response] for response in answers]
-
-        left: list[MediaRow] = []
-        count = self._count()
-        rows = [MediaRow(request, self.media.rendered(request), requests=[request]) for request in requests]
-        decoded = self.shared_media.decode(rows, batch_size=self.batch_size, count=count)
-        yield from self._shared(paths.DECODING, decoded, left)
-        yield from self._stream_media(GENERATE, left, answer, self._token_limits(memory.generation_tokens(self.model)))
-
-    def _token_limits(self, budget: int) -> BatchLimits:
-        """The requested batch size, else as many tokens as fit; rows that must not be padded are computed one by one."""
-        size = 1 if self._alone else self.batch_size
-        return BatchLimits(requests=size) if size else BatchLimits(tokens=budget)
-
-    @property
-    def _alone(self) -> bool:
-        return self.batch_size == 1 or bool(self.prefix_engine.padding_obstacle)
+    def clean(self) -> None:
+        self.startup.end()
+        self.warnings()  # which counts the empty passes
+        for name in ("fast_path", "media_prefixes", "scorer", "decoder"):
+            self.__dict__.pop(name, None)
+        if self._model is not None and self.made_with.holds_weights:
+            for name in [name for name in vars(self._model) if name.startswith("_mill_")]:
+                del self._model.__dict__[name]  # what refers to its layers as they are now
+        elif self._model is not None:
+            self._model = self._passes = None
+            free_memory()

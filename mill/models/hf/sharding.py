@@ -7,13 +7,14 @@ ranks exchange whether they have work left, and a rank without work computes an 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from mill.api.batching import describe
+from mill.api.batching import Completed
 from mill.api.errors import MillError, ModelError, SpecError
-from mill.api.ranks import local_rank, world_size
+from mill.support.processes import local_rank, world_size
+from mill.support.terminal import describe
 
 PASS_TIMEOUT = timedelta(minutes=10)
 
@@ -49,6 +50,11 @@ class ShardedPasses:
                 self.empty_passes += 1
         finally:
             self._idle = False
+
+    def in_step(self, stream: Iterator[Completed]) -> Iterator[Completed]:
+        """A stream that ends when those of all ranks do."""
+        yield from stream
+        self.synchronize()
 
     def _before(self, module: Any, arguments: Any) -> None:
         if not self._idle:

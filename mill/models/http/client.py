@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
+import queue
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -13,12 +16,12 @@ from typing import Any, Protocol, TypeVar
 
 from mill.models.http.body import BODY_CAP, parsed, read_events, read_json, refuse_status
 from mill.models.http.failures import Failure, raise_reported
-from mill.models.http.loop import run_to_end, stream_results
 from mill.models.http.policy import ServerPolicy
 
 T = TypeVar("T")
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
+CANCEL_AGAIN_S = 0.5
 LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
 
@@ -87,11 +90,11 @@ class Client:
         async with self._open(policy):
             tasks = [asyncio.ensure_future(worker()) for _ in range(self.concurrency)]
             try:
-                await asyncio.gather(*tasks)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await _cancel(tasks)
 
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
         """One call without retries, for health checks and server metadata; its timeout is at most that of other calls."""
@@ -205,6 +208,15 @@ def _traced_reuse() -> Any:
     return config
 
 
+async def _cancel(tasks: Sequence[asyncio.Future[None]]) -> None:
+    """End all tasks. A call that is just about to end may swallow a cancellation, so it is repeated."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class _as_failure:
     """Turns aiohttp's exceptions into a Failure."""
 
@@ -234,3 +246,84 @@ class _as_failure:
 def _os_message(error: Any) -> str:
     number = getattr(error.os_error, "errno", None)
     return os.strerror(number) if number and number > 0 else str(error.os_error)
+
+
+def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """As `asyncio.run`, in another thread where this one has a running event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    ended: queue.SimpleQueue[T | _Ended] = queue.SimpleQueue()
+    thread = _LoopThread(coroutine, ended)
+    try:
+        thread.raise_error(ended.get())
+    except BaseException:
+        thread.cancel()
+        raise
+    value: T = thread.value
+    return value
+
+
+def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Generator[T, None, None]:
+    """Run `start(emit)` on an event loop in another thread and yield the emitted values in order.
+
+    An interrupt, an exception of the consumer or close() cancels the coroutine and waits until it has ended.
+    """
+    results: queue.SimpleQueue[T | _Ended] = queue.SimpleQueue()
+    thread = _LoopThread(start(results.put), results)
+    try:
+        while not isinstance(result := results.get(), _Ended):
+            yield result
+        thread.raise_error(result)
+    finally:
+        thread.cancel()
+
+
+class _Ended:
+    """The last item in the queue of a loop thread."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class _LoopThread:
+    """A coroutine on an event loop in a thread; puts `_Ended` into the queue when it has ended."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], results: queue.SimpleQueue[Any]) -> None:
+        self._coroutine, self._results = coroutine, results
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self._ended = threading.Event()  # an interrupted join() would report the thread as ended
+        self.value: Any = None
+        context = contextvars.copy_context()
+        threading.Thread(target=lambda: context.run(self._run), name="mill-http", daemon=True).start()
+
+    def raise_error(self, ended: Any) -> None:
+        if isinstance(ended, _Ended) and ended.error is not None:
+            raise ended.error
+
+    def cancel(self) -> None:
+        """Cancel the coroutine unless it has ended, and wait for it."""
+        self._cancelled = True
+        if not self._ended.is_set() and self._loop is not None and self._task is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._ended.wait()
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self.value = asyncio.run(self._main())
+        except BaseException as raised:
+            error = raised
+        finally:
+            self._ended.set()
+            self._results.put(_Ended(error))
+
+    async def _main(self) -> Any:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._cancelled:
+            self._coroutine.close()
+            raise asyncio.CancelledError
+        return await self._coroutine

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mill.api.printing import one_line
-from mill.api.secrets import excerpt, scrub, split_password
+from mill.support.secrets import excerpt, scrub, split_password
+from mill.support.terminal import one_line
 
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}

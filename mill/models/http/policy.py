@@ -7,6 +7,7 @@ ends because its server is broken must not record the requests as errors.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter, deque
@@ -18,13 +19,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from mill.api.batching import GIVE_UP_AFTER, Completed
-from mill.api.budget import BudgetReached, CallMeter
+from mill.api.budget import BudgetReached
 from mill.api.errors import ModelBroken, ServerBroken, ServerGone
+from mill.api.model import StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.warnings import warn
 from mill.models.http.failures import Failure
-from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
+from mill.support.terminal import warn
 
 if TYPE_CHECKING:
     from mill.models.http.client import Client, Reply
@@ -48,16 +49,14 @@ class PolicedServer(Protocol):
 
     base_url: str
     client: Client
-    canary: Request | None
-    """A request that the server has answered."""
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: Request, context: StreamContext) -> Response:
         """The response to a request; a failure is a response too."""
 
     def verify(self) -> None:
         """Raise where the server is unreachable or has another model than before. Runs in a thread."""
 
-    def wait_for_server(self, gone: ServerGone) -> None:
+    def wait_for_server(self, gone: ServerGone, context: StreamContext) -> None:
         """Return when the server is back with the same model; raise where it does not return."""
 
 
@@ -99,10 +98,10 @@ class ServerPolicy:
     """  # noqa: E501
 
     def __init__(
-        self, client: Client, server: PolicedServer | None = None, meter: CallMeter | None = None,
+        self, client: Client, server: PolicedServer | None = None, context: StreamContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._client, self._server, self._meter, self._clock = client, server, meter, clock
+        self._client, self._server, self._context, self._clock = client, server, context or StreamContext(), clock
         self._failures = 0  # of requests, in a row
         self._healthy_at = 0.0  # when the server was last known to be healthy
         self._held: deque[tuple[float, Request, Response]] = deque()  # failures since then
@@ -219,7 +218,7 @@ class ServerPolicy:
             except ServerGone as gone:
                 self._held.clear()  # the outage may be the cause: these requests are sent again
                 try:
-                    self._server.wait_for_server(gone)
+                    self._server.wait_for_server(gone, self._context)
                 except BudgetReached:
                     return
                 outages = 0 if completed else outages + 1
@@ -247,7 +246,7 @@ class ServerPolicy:
             else:
                 yield request, response
             yield from self._release(self._healthy_at)
-        canary = server.canary
+        canary = self._context.canary
         if self._held and canary is not None:
             try:
                 for _ in self._client.run_all([canary], lambda canary: self._check_canary(server, canary), self):
@@ -258,7 +257,8 @@ class ServerPolicy:
         yield from self._release(time.monotonic())
 
     def _room(self, request: Request) -> bool:
-        self._no_room = self._no_room or (self._meter is not None and not self._meter.room(request))
+        meter = self._context.meter
+        self._no_room = self._no_room or (meter is not None and not meter.room(request))
         return not self._no_room
 
     def _release(self, healthy_at: float) -> Iterator[Completed]:
@@ -271,19 +271,18 @@ class ServerPolicy:
         """The response to a request; raises where the server fails, not the request."""
         async with self._canary_check:
             started = time.monotonic()
-        response = await server.send(request)
+        context = self._context
+        response = await server.send(request, context)
         async with self._canary_check:
             if not response.failed:
                 self._failures, self._healthy_at = 0, max(self._healthy_at, started)
-                if server.canary is None or len(request.text) < len(
-                    server.canary.text
-                ):  # a short one is cheap to send again
-                    server.canary = request
+                if context.canary is None or len(request.text) < len(context.canary.text):  # cheap to send again
+                    context.canary = request
                 return response
             self._failures += 1
-            if server.canary is not None and self._failures % FAILURES_IN_A_ROW == 0:
-                await self._check_canary(server, server.canary)
-            elif server.canary is None and self._failures >= GIVE_UP_AFTER:
+            if context.canary is not None and self._failures % FAILURES_IN_A_ROW == 0:
+                await self._check_canary(server, context.canary)
+            elif context.canary is None and self._failures >= GIVE_UP_AFTER:
                 raise ModelBroken(f"the server failed on each of the first {self._failures} requests: {response.error}")
         return response
 
@@ -292,7 +291,7 @@ class ServerPolicy:
         started = time.monotonic()
         for pause in (0.0, *RECHECK_PAUSES_S):
             await asyncio.sleep(pause)
-            error = (await server.send(canary)).error
+            error = (await server.send(canary, self._context)).error
             if error is None and pause:
                 raise ServerGone(f"{server.base_url} failed on every request for a while")
             if error is None:
@@ -311,3 +310,76 @@ def _max_attempts(failure: Failure) -> int:
 
 def _exhausted(failure: Failure, why: str) -> Failure:
     return Failure(failure.kind, f"{failure}; {why}", status=failure.status, retry_after=failure.retry_after)
+
+
+FIRST_LIMIT = 4
+BETTER = 1.05  # a higher limit must raise the throughput by this factor to be raised again
+PROBE_EVERY = 8  # windows without gain before the limit is raised by one
+
+
+class ConcurrencyLimiter:
+    """Admits calls. A window is as many completed calls as the limit."""
+
+    def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic, first: int = FIRST_LIMIT) -> None:
+        self.maximum, self.limit = maximum, min(first, maximum)
+        self._ceiling = maximum  # below the limit that the server refused last
+        self._clock = clock
+        self._busy, self._done, self._idle_windows = 0, 0, 0
+        self._best_rate = 0.0
+        self._window_start: float | None = None
+        self._closed_until = 0.0
+        self._changed = asyncio.Condition()
+
+    async def enter(self) -> None:
+        async with self._changed:
+            while True:
+                wait = self._closed_until - self._now()
+                if wait <= 0 and self._busy < self.limit:
+                    break
+                if wait > 0:
+                    self._changed.release()
+                    try:
+                        await asyncio.sleep(wait)
+                    finally:
+                        await self._changed.acquire()
+                else:
+                    await self._changed.wait()
+            self._busy += 1
+            if self._window_start is None:
+                self._window_start = self._now()
+
+    async def leave(self, *, ok: bool) -> None:
+        async with self._changed:
+            self._busy -= 1
+            if ok:
+                self._done += 1
+                if self._done >= self.limit:
+                    self._end_window()
+            self._changed.notify_all()
+
+    async def push_back(self, retry_after: float | None) -> None:
+        """The server is overloaded: halve the limit, and send nothing before `retry_after` seconds have passed."""
+        async with self._changed:
+            self._ceiling = max(1, self.limit - 1)
+            self.limit = max(1, self.limit // 2)
+            self._best_rate, self._done, self._window_start = 0.0, 0, None
+            if retry_after:
+                self._closed_until = max(self._closed_until, self._now() + retry_after)
+            self._changed.notify_all()
+
+    def _end_window(self) -> None:
+        start = self._window_start if self._window_start is not None else self._now()
+        rate = self._done / max(self._now() - start, 1e-9)
+        self._done, self._window_start = 0, self._now()
+        if rate > self._best_rate * BETTER:
+            self._best_rate, self._idle_windows = rate, 0
+            self.limit = min(self._ceiling, math.ceil(self.limit * 1.5))
+            return
+        self._idle_windows += 1
+        if self._idle_windows >= PROBE_EVERY:
+            self._idle_windows, self._best_rate = 0, rate
+            self.limit = min(self.maximum, self.limit + 1)
+            self._ceiling = max(self._ceiling, self.limit)  # the server may take more now
+
+    def _now(self) -> float:
+        return self._clock()

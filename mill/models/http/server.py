@@ -8,29 +8,29 @@ import copy
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from mill.api.batching import Completed, as_response, describe
-from mill.api.budget import BudgetReached
+from mill.api.batching import Completed, as_response
+from mill.api.budget import BudgetReached, CallMeter
 from mill.api.errors import CannotServe, DataError, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
-from mill.api.model import MillModel
-from mill.api.printing import one_line
+from mill.api.model import MillModel, StreamContext, cannot_serve
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.api.secrets import remember, scrub, split_password, variables_in
-from mill.api.warnings import warn
 from mill.models.http.body import BODY_CAP
 from mill.models.http.client import Client, Reply
 from mill.models.http.failures import Failure
-from mill.models.http.model_names import same_model
 from mill.models.http.policy import ServerPolicy, counted_calls
+from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
 from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.tokens.chat_template import wanted
 from mill.models.tokens.reasoning import stopped_too_early
+from mill.support.secrets import remember, scrub, split_password, variables_in
+from mill.support.terminal import describe, one_line, warn
 
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
@@ -45,7 +45,6 @@ class ServerModel(MillModel):
 
     accelerators = 0
     is_server = True
-    outage_patience_s = 300.0
     start_command = ""
     """The command that starts such a server, for the message about one that is not running."""
     alternative = ""
@@ -69,6 +68,8 @@ class ServerModel(MillModel):
         self.base_url = base_url.rstrip("/").removesuffix("/v1").rstrip("/")
         self.concurrency = concurrency
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
+        # One that overrides a public method needs a response to every request.
+        self.meters_calls = all(getattr(type(self), kind) is getattr(MillModel, kind) for kind in self._senders())
         self._warnings: list[str] = []
         self._model_mismatch = False
         self._reasons = False
@@ -78,20 +79,17 @@ class ServerModel(MillModel):
     def model_name(self) -> str:
         return self.model or self.base_url
 
-    @property
-    def meters_calls(self) -> bool:
-        """A subclass that overrides a public method needs a response to every request."""
-        return all(getattr(type(self), kind) is getattr(MillModel, kind) for kind in self._senders())
-
-    def set_concurrency(self, concurrency: int | None) -> bool:
+    def set_concurrency(self, concurrency: int | None) -> None:
         """A requested concurrency applies from the first request on, instead of growing towards it."""
         self.client.concurrency, self.client.steady = concurrency or self.concurrency, concurrency is not None
-        return True
 
     def warnings(self) -> list[str]:
         return list(self._warnings)
 
-    def variables(self) -> Sequence[str]:
+    def replica_arguments(self) -> Mapping[str, Any]:
+        return {}
+
+    def replica_variables(self) -> Sequence[str]:
         return self._variables
 
     def _warn(self, text: str) -> None:
@@ -121,12 +119,13 @@ class ServerModel(MillModel):
             self._warn(f"{name} answers as {answering}, but {known[0]} was requested: is it the same model?")
         return reply
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request) -> list[str]:
         if request.continues_answer and not self._continues_answers():
             raise CannotServe(
                 f"the prompts begin the answer, and nothing shows that {self.client.name or self.base_url} would continue "
                 "it: leave out --apply_chat_template, or use a backend that applies the chat template itself, such as hf"
             )
+        return []
 
     def _continues_answers(self) -> bool:
         """Whether a last message of the assistant is continued, and not answered by a message of its own."""
@@ -194,16 +193,16 @@ class ServerModel(MillModel):
             raise ModelError(f"{self.base_url} came back with another model; the earlier responses stay recorded")
 
     async def _generate(self, request: Request) -> Response:
-        raise self._cannot(GENERATE)
+        raise cannot_serve(self, GENERATE)
 
-    async def _generate_whole(self, request: Request) -> Response:
+    async def _generate_whole(self, request: Request, meter: CallMeter | None) -> Response:
         """An answer whose reasoning no stop string ended: that one is requested again, without sending the stop strings."""
         stops = self._sent_stops(request)
         response = await self._generate(request)
         if stops and stopped_too_early(request, response):
             self._reasons = True
-            if self.meter is not None:
-                self.meter.add(request, response)
+            if meter is not None:
+                meter.add(request, response)
             response = await self._generate(request)
         return response
 
@@ -211,32 +210,34 @@ class ServerModel(MillModel):
         return [] if self._reasons else [*request.options["until"]]
 
     async def _score(self, request: Request) -> Response:
-        raise self._cannot(LOGLIKELIHOOD)
+        raise cannot_serve(self, LOGLIKELIHOOD)
 
     async def _score_document(self, request: Request) -> Response:
-        raise self._cannot(ROLLING)
+        raise cannot_serve(self, ROLLING)
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
         """Requests with the same media or a shared prefix one after another, for the server's caches."""
         if kind not in self._senders():
-            raise self._cannot(kind)
+            raise cannot_serve(self, kind)
         for special in (_continues_answer, _has_tools, wanted):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
         ordered = sorted(requests, key=lambda request: request.prefix_order)
-        return ServerPolicy(self.client, self, self.meter).stream(ordered)
+        return ServerPolicy(self.client, self, context).stream(ordered)
 
-    def _senders(self) -> dict[str, Send]:
+    def _senders(self, meter: CallMeter | None = None) -> dict[str, Send]:
+        generate = partial(self._generate_whole, meter=meter)
         return {
-            GENERATE: self._generate_whole,
-            MULTI_ROUND: self._generate_whole,
+            GENERATE: generate,
+            MULTI_ROUND: generate,
             LOGLIKELIHOOD: self._score,
             ROLLING: self._score_document,
         }
 
-    async def send(self, request: Request) -> Response:
-        send, meter = self._senders()[request.kind], self.meter
+    async def send(self, request: Request, context: StreamContext) -> Response:
+        meter = context.meter
+        send = self._senders(meter)[request.kind]
         if meter is None:
             return await response_to(request, send)
 
@@ -257,12 +258,13 @@ class ServerModel(MillModel):
             meter.spend(request, whole=True)
             raise
 
-    def wait_for_server(self, gone: ServerGone) -> None:
+    def wait_for_server(self, gone: ServerGone, context: StreamContext) -> None:
         """Wait until the server is back with the same model; raises where it does not return."""
-        if not self.outage_patience_s:
+        patience_s = context.outage_patience_s
+        if not patience_s:
             raise gone
-        warn(f"{gone}; waiting for it to come back, {self.outage_patience_s:.0f} s at most")
-        deadline = time.monotonic() + self.outage_patience_s
+        warn(f"{gone}; waiting for it to come back, {patience_s:.0f} s at most")
+        deadline = time.monotonic() + patience_s
         while True:
             now = self._copy()
             try:
@@ -271,10 +273,10 @@ class ServerModel(MillModel):
             except (Failure, UnknownName) as error:
                 if isinstance(error, UnknownName):
                     warn(f"{self.base_url} is back, but does not have the model yet: {error}")
-                if self.meter is not None and self.meter.reached():
+                if context.meter is not None and context.meter.reached():
                     raise BudgetReached("the budget was used up while the server was away") from error
                 if time.monotonic() >= deadline:
-                    raise ServerGone(f"{gone}; it did not come back in {self.outage_patience_s:.0f} s ({error})") from error
+                    raise ServerGone(f"{gone}; it did not come back in {patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
 
 

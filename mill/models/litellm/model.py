@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.budget import MILLION, Price
 from mill.api.errors import CannotServe, ModelError
 from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.secrets import excerpt, fill_variables, is_secret, redact, remember
-from mill.models.http import Failure, Reply
-from mill.models.http.failures import raise_reported
+from mill.models.http.client import Reply
+from mill.models.http.failures import Failure, raise_reported
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat.answers import read_answer
 from mill.models.spec.arguments import check_key
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS
+from mill.support.secrets import excerpt, fill_variables, is_secret, redact, remember
+from mill.support.terminal import describe
 
 _LIST = "model_prices_and_context_window_backup.json"  # the models that LiteLLM knows by name
 _KEYS = {
@@ -137,7 +137,7 @@ class LiteLLMModel(ServerModel):
         )
         return None if prompt is None or output is None else Price(prompt, output, cached, reasoning)
 
-    def variables(self) -> Sequence[str]:
+    def replica_variables(self) -> Sequence[str]:
         """LiteLLM reads keys and addresses from variables named after providers."""
         provider = self.model.partition("/")[0].upper()
         return [name for name in os.environ if name.endswith("_API_KEY") or name.startswith(f"{provider}_")]
@@ -161,9 +161,9 @@ class LiteLLMModel(ServerModel):
         except Exception:  # LiteLLM does not know the model
             return False
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request) -> list[str]:
         """Refuse a reasoning effort, variables of a chat template and tools that LiteLLM would not send."""
-        super().check(request)
+        warnings = super().check(request)
         litellm = _litellm()
         names = {"reasoning_effort": request.options.get("reasoning_effort"), "tools": request.tools}
         supported = litellm.get_supported_openai_params(self.model) or ()
@@ -172,6 +172,7 @@ class LiteLLMModel(ServerModel):
         provider = litellm.get_llm_provider(self.model, api_base=self.parameters.get("api_base"))[1]
         if request.options.get("chat_template_kwargs") and provider not in litellm.openai_compatible_providers:
             raise CannotServe(f"chat_template_kwargs are not sent to {provider}, which applies no chat template of its own")
+        return warnings
 
     async def _generate(self, request: Request) -> Response:
         options = request.options

@@ -7,16 +7,12 @@ from typing import Any
 
 from mill.api.errors import ModelError, UnknownName
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.printing import one_line
 from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
-from mill.api.validate import convert
-from mill.models.http import Failure
-from mill.models.http.body import BODY_CAP, SCORES_CAP
-from mill.models.http.model_names import same_file
-from mill.models.http.prefill import renders_open
+from mill.models.http.body import BODY_CAP, SCORES_CAP, shaped
+from mill.models.http.failures import Failure
+from mill.models.http.probes import renders_open, same_file
 from mill.models.http.server import ServerModel, messages_of
-from mill.models.http.values import shaped
 from mill.models.llama_cpp.schema import (
     LlamaCompletion,
     LlamaModel,
@@ -37,6 +33,8 @@ from mill.models.tokens.reasoning import opens_reasoning, read_text
 from mill.models.tokens.scores import Distribution, NextTokens
 from mill.models.tokens.tokenizer import rolling_windows
 from mill.models.tokens.tool_calls import WARNING, describe_tools
+from mill.support.terminal import one_line
+from mill.support.validate import convert
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; otherwise the whole vocabulary is requested
@@ -278,12 +276,13 @@ class LlamaCppModel(ServerModel):
     def _template(self) -> str:
         return (self._props.chat_template if self._props else None) or ""
 
-    def check(self, request: Request) -> None:
-        super().check(request)
+    def check(self, request: Request) -> list[str]:
+        warnings = super().check(request)
         if wanted(request):
             check_variables(request, self._template, self.model_name)
         if request.tools and not takes_tools(self._template):
             self._warn(WARNING)
+        return warnings
 
     def _continues_answers(self) -> bool:
         return renders_open(self.client)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mill.models.http import Failure
-from mill.models.http.values import log_of, log_probability, shaped
+from mill.models.http.body import log_of, log_probability, shaped
+from mill.models.http.failures import Failure
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -18,11 +18,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError, MillError, MissingPackage
 from mill.api.message import AUDIO, VIDEO, Blob, Media, orientation
 from mill.api.response import Response
-from mill.api.warnings import warn
+from mill.support.terminal import describe, warn
 
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, as_response
+from mill.api.batching import BatchLimits, Completed, Unit, as_response, run_batches
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import IMAGE, Media
-from mill.api.model import MillModel
+from mill.api.model import MillModel, StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.timing import FORWARD, phase
-from mill.models import memory
 from mill.models.media.decode import failure, load_image
 from mill.models.media.prefetch import Prefetch
+from mill.support.clocks import FORWARD, phase
 
 if TYPE_CHECKING:
     import torch
@@ -46,10 +44,6 @@ class VisionModel(MillModel):
         """Responses to requests with readable images: those of a group share one, whose `pixels` are a row of the network's
         batch. They are None for a request without an image, which is a group of its own."""
 
-    def _free_memory(self) -> None:
-        gc.collect()
-        memory.empty_caches()
-
     def _load_unit(self, unit: Unit) -> Any:
         images = _images(unit.requests[0])
         if len(images) > 1:
@@ -59,21 +53,21 @@ class VisionModel(MillModel):
     def _load_image(self, media: Media) -> Any:
         return self._pixels(load_image(media))
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
         """A request that fails beside others of its image is answered again by itself: the cause may be its labels, or the
         labels of another, and the error of an unreadable image has the name of each request's own file."""
         self.load()  # before the prefetching threads, which all need it
         groups = _by_image(requests)
         shared = {request.key for group in groups if len(group) > 1 for request in group}
         failed: list[Request] = []
-        for request, response in self._stream_groups(kind, groups):
+        for request, response in self._stream_groups(kind, groups, context):
             if response.failed and request.key in shared:
                 failed.append(request)
             else:
                 yield request, response
-        yield from self._stream_groups(kind, [[request] for request in failed])
+        yield from self._stream_groups(kind, [[request] for request in failed], context)
 
-    def _stream_groups(self, kind: str, groups: Sequence[list[Request]]) -> Iterator[Completed]:
+    def _stream_groups(self, kind: str, groups: Sequence[list[Request]], context: StreamContext) -> Iterator[Completed]:
         units = [Unit(group, 1) for group in groups]
         with Prefetch(self._load_unit, units, ahead=BATCHES_AHEAD * self.batch_size) as loaded:
 
@@ -88,7 +82,8 @@ class VisionModel(MillModel):
                             loaded.drop(unit)
                 return responses
 
-            yield from self._stream_units(units, hook, BatchLimits(requests=self.batch_size))
+            limits = BatchLimits(requests=self.batch_size)
+            yield from run_batches(units, hook, limits=limits, healthy=context.canary is not None)
 
     def _answer_loaded(self, kind: str, batch: list[Unit], loaded: Prefetch[Unit, Any]) -> list[list[Response]]:
         """An unreadable image is an error of its requests; the others go through the model together."""

@@ -9,9 +9,9 @@ from typing import Any
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.api.tools import ToolCall
-from mill.models.http import Failure, Reply
-from mill.models.http.failures import raise_reported, shown
-from mill.models.http.values import log_probability, token_count
+from mill.models.http.body import log_probability, token_count
+from mill.models.http.client import Reply
+from mill.models.http.failures import Failure, raise_reported, shown
 from mill.models.openai_compat.schema import ChatToken, Choice, Logprobs, read_choice, read_logprobs
 from mill.models.tokens.reasoning import read_text
 

@@ -10,28 +10,35 @@ from urllib.parse import urlsplit
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
-from mill.api.printing import one_line
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.api.secrets import redact
-from mill.models.http import Failure, Reply
-from mill.models.http.body import BODY_CAP, SCORES_CAP
-from mill.models.http.prefill import BEGUN_ANSWER, BEGUN_DIALOG, VLLM_FIELDS, renders_open, takes_vllm_fields
+from mill.models.http.body import BODY_CAP, SCORES_CAP, shaped
+from mill.models.http.client import Reply
+from mill.models.http.failures import Failure
+from mill.models.http.probes import (
+    BEGUN_ANSWER,
+    BEGUN_DIALOG,
+    VLLM_FIELDS,
+    effective_fields,
+    leaves_out_tools,
+    renders_open,
+    takes_vllm_fields,
+)
 from mill.models.http.server import ServerModel, messages_of
-from mill.models.http.template_effect import effective_fields, leaves_out_tools
-from mill.models.http.values import shaped
+from mill.models.openai_compat import OLLAMA_URL
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import read_answer
 from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.scoring import BOS, LEFT_OUT
 from mill.models.openai_compat.stream import StreamedAnswer
 from mill.models.spec.arguments import check_flag, check_whole
-from mill.models.spec.parse import OLLAMA_URL
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.tokenizer import rolling_windows
 from mill.models.tokens.tool_calls import WARNING, describe_tools
+from mill.support.secrets import redact
+from mill.support.terminal import one_line
 
 
 def scored_tokens(
@@ -233,8 +240,8 @@ class OpenAICompatModel(ServerModel):
         message = read_choice(reply.body)[1].message
         return message is not None and (message.content or "").startswith(BEGUN_ANSWER)
 
-    def check(self, request: Request) -> None:
-        super().check(request)
+    def check(self, request: Request) -> list[str]:
+        warnings = super().check(request)
         if wanted(request):
             self._template_fields, shown = effective_fields(self.client, self.model, request, self.base_url)
             if not shown:
@@ -246,6 +253,7 @@ class OpenAICompatModel(ServerModel):
             self._describes_tools = leaves_out_tools(self.client, self.model, request)
             if self._describes_tools:
                 self._warn(WARNING)
+        return warnings
 
     def _probe_tools(self, request: Request) -> None:
         """Refuse tools that the server refuses, as vLLM does when it was started without a parser for calls."""

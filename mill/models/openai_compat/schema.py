@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from mill.api.errors import ModelError
-from mill.api.validate import convert
-from mill.models.http import Failure
-from mill.models.http.failures import shown
-from mill.models.http.values import shaped
+from mill.models.http.body import shaped
+from mill.models.http.failures import Failure, shown
+from mill.support.validate import convert
 
 Id = Annotated[int, msgspec.Meta(ge=0)]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from mill.models.http import Client, Failure
-from mill.models.http.values import log_probability, shaped, token_count
+from mill.models.http.body import log_probability, shaped, token_count
+from mill.models.http.client import Client
+from mill.models.http.failures import Failure
 from mill.models.openai_compat.answers import read_finish, token_name
 from mill.models.openai_compat.schema import (
     Choice,

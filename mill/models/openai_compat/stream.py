@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.tools import ToolCall
-from mill.models.http import Failure
-from mill.models.http.failures import shown
-from mill.models.http.values import shaped
+from mill.models.http.body import shaped
+from mill.models.http.failures import Failure, shown
 from mill.models.openai_compat.answers import read_finish
 from mill.models.openai_compat.schema import CalledTool, ChatMessage, Choice, Completion, first_choice
 

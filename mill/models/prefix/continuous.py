@@ -11,26 +11,68 @@ import heapq
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mill.api.progress import TokenCount
 from mill.api.response import Response
-from mill.api.timing import DECODING, FORWARD, phase
-from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, graph_size
-from mill.models.prefix.inputs import model_inputs, set_prefixes
-from mill.models.prefix.pack import SegmentCache
-from mill.models.prefix.packed_attention import attending
+from mill.models.prefix.attention import attending
+from mill.models.prefix.fused_layers import small_products
+from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, StepInput, graph_size
+from mill.models.prefix.pack import SegmentCache, model_inputs, set_prefixes
 from mill.models.prefix.sampling import Sampler, sample_all
-from mill.models.prefix.sequences import ActiveSequence
 from mill.models.prefix.slots import DecodingStep, Prefill, Slots
-from mill.models.prefix.small_products import small_products
 from mill.models.prefix.trie import Segment, make_trie
 from mill.models.tokens.scores import on_device
 from mill.models.tokens.tokenizer import Prompt
+from mill.support.clocks import DECODING, FORWARD, phase
+from mill.support.terminal import TokenCount
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(eq=False)
+class ActiveSequence:
+    """A sequence in decoding. `own` are the segments in its slot, `shared` those it reads from the segment cache. The slot
+    starts at the token `start` and has room for `room`."""
+
+    prompt: Prompt
+    own: list[Segment]
+    shared: list[Segment]
+    sampler: Sampler
+    generated: list[int] = field(default_factory=list)
+    start: int = 0
+    room: int = 0
+    started: float = 0.0
+    seconds: float = 0.0
+    complete: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many tokens are in its slot."""
+        return sum(len(segment.tokens) for segment in self.own) + len(self.generated)
+
+    @property
+    def index(self) -> int:
+        """How many tokens are before the next input token."""
+        return len(self.prompt.ids) - 1 + len(self.generated)
+
+    @property
+    def position(self) -> int:
+        """The position of the next input token."""
+        return self.index + self.prompt.shift
+
+    @property
+    def input(self) -> StepInput:
+        """A complete sequence may fill its slot, and must not write into the next one."""
+        last = self.generated[-1] if self.generated else self.prompt.ids[-1]
+        return StepInput(last, self.position, min(self.room, self.length + 1), self.start, self.room)
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens its slot needs."""
+        return self.length + self.prompt.max_new_tokens
+
 
 REFILL = 8  # new sequences enter when this share of the slots is free, so that their prompts are computed together
 
@@ -71,22 +113,9 @@ class ContinuousDecoder:
     def run(self, prompts: Sequence[Prompt], most: int | None = None) -> Iterator[tuple[Prompt, Response]]:
         """Every prompt with its answer, soon after it is complete: while the device computes what follows. At most `most`
         sequences are decoded at once."""
-        complete: deque[ActiveSequence] = deque()
-        for _ in self._launches(prompts, most, complete):
-            yield from self._answers(complete)
-        yield from self._answers(complete)
-
-    def _answers(self, complete: deque[ActiveSequence]) -> Iterator[tuple[Prompt, Response]]:
-        """Take all sequences; yields their prompts with their answers."""
-        while complete:
-            sequence = complete.popleft()
-            self.check(sequence)
-            answer = sequence.sampler.response(sequence.generated)
-            yield sequence.prompt, replace(answer, seconds=sequence.seconds)
-
-    def _launches(self, prompts: Sequence[Prompt], most: int | None, complete: deque[ActiveSequence]) -> Iterator[None]:
-        """Launch prompts and steps; yields after each launch. Sequences that end are added to `complete`."""
         import torch
+
+        complete: deque[ActiveSequence] = deque()
 
         waiting = self._plan(prompts)
         if not waiting:
@@ -112,7 +141,7 @@ class ContinuousDecoder:
                         with phase(FORWARD):
                             self._fill(new, slots)
                         active += new
-                        yield
+                        yield from self._answers(complete)
                     entered, released = len(active), 0
                     if not active:
                         break
@@ -122,7 +151,7 @@ class ContinuousDecoder:
                             graphs.capture_ahead()
                 with phase(DECODING):
                     steps.append(step := self._step(active, slots, graphs))
-                yield
+                yield from self._answers(complete)
                 while len(steps) > step.ahead:
                     complete += self._read(steps.popleft())
                 if graphs is not None:
@@ -130,6 +159,17 @@ class ContinuousDecoder:
                     if len(idle) > released:
                         graphs.release(idle)
                         released = len(idle)
+        yield from self._answers(complete)
+
+    def _answers(self, complete: deque[ActiveSequence]) -> list[tuple[Prompt, Response]]:
+        """Take all sequences: their prompts with their answers."""
+        answers = []
+        while complete:
+            sequence = complete.popleft()
+            self.check(sequence)
+            answer = sequence.sampler.response(sequence.generated)
+            answers.append((sequence.prompt, replace(answer, seconds=sequence.seconds)))
+        return answers
 
     def _make_slots(self, waiting: Sequence[ActiveSequence], most: int) -> Slots:
         """On CUDA a slot has room for its sequence, with one token for idle ones. On a CPU, where the attention kernel takes

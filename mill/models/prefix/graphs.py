@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mill.api.batching import describe, is_out_of_memory
-from mill.api.warnings import warn
-from mill.models import memory
-from mill.models.prefix.packed_attention import attending
+from mill.api.batching import empty_caches, is_out_of_memory
+from mill.models.prefix.attention import attending
 from mill.models.prefix.slots import DecodingStep, Slots
 from mill.models.tokens.scores import on_device
+from mill.support.terminal import describe, warn
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +84,7 @@ class StepGraphs:
         """Logits of the tokens after the inputs; their argmax are the next inputs."""
         size = self._size
         if size not in self._graphs:
-            memory.empty_caches()  # while it is captured, torch can free nothing
+            empty_caches()  # while it is captured, torch can free nothing
             try:
                 self._graphs[size] = self._capture(size)
             except RuntimeError as error:

@@ -23,13 +23,14 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import describe, is_out_of_memory
+from mill.api.batching import is_out_of_memory
+from mill.models.prefix.attention import Pack, attending
 from mill.models.prefix.pack import PackLayout, SegmentCache, Unsupported
-from mill.models.prefix.packed_attention import Pack, attending
-from mill.models.prefix.packed_scoring import OUT_OF_MEMORY
 from mill.models.prefix.rounding import DRAWS, MORE, exceeds, rounded_otherwise
+from mill.models.prefix.scoring import OUT_OF_MEMORY
 from mill.models.prefix.trie import Segment, Trie
 from mill.models.tokens.scores import on_device
+from mill.support.terminal import describe
 
 if TYPE_CHECKING:
     import torch

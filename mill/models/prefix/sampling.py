@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mill.api.reasoning import tags_of
 from mill.api.response import Response
 from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
-from mill.models.tokens.reasoning import StopDetector
-from mill.models.tokens.stops import split_stops
+from mill.models.tokens.reasoning import StopDetector, split_stops
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:

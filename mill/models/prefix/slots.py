@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix import fused_kernels
+from mill.models.prefix.attention import Pack, Partial, has_cpu_kernel, merge, merge_rows, partial_attention, supports_varlen
 from mill.models.prefix.pack import AttentionPlan, joined_ranges
-from mill.models.prefix.packed_attention import Pack
-from mill.models.prefix.partial_attention import Partial, has_cpu_kernel, merge, merge_rows, partial_attention
 from mill.models.prefix.trie import Segment
-from mill.models.prefix.varlen import supports
 from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:
@@ -133,7 +131,7 @@ class DecodingStep(AttentionPlan):
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
         keys, values = self.slots.layer(self.calls, k, v)
         count = q.shape[1]
-        in_one_call = supports(q, v, softcap) and not self.shared
+        in_one_call = supports_varlen(q, v, softcap) and not self.shared
         if in_one_call and fused_kernels.can_attend(fused_kernels.SLOTS, q, k):
             queries = q.transpose(0, 1).contiguous()
             return fused_kernels.attend_slots(queries, k, v, keys, values, self.starts, self.lengths, scale).transpose(0, 1)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mill.api.errors import SpecError
-from mill.api.secrets import redact_address
+from mill.support.secrets import redact_address
 
 
 def check_seconds(name: str, value: Any) -> None:

@@ -1,135 +1,82 @@
-"""The table of built-in backends: names, class, required package, supported requests."""
+"""The backends that mill knows: its own, those of other packages, and those of a user's files."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import importlib
+import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from mill.api.message import IMAGE, MEDIA_KINDS
+import mill.models
+from mill.api.backend import Backend
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS
+from mill.api.registry import DESCRIPTION, models
 from mill.api.request import CLASSIFY, ZERO_SHOT
 from mill.api.task import Task, TaskType
 
-
-@dataclass(frozen=True)
-class Backend:
-    """`package` must be importable, `extra` is the install extra that has it; both are empty for core dependencies."""
-
-    names: tuple[str, ...]
-    target: str
-    about: str
-    kinds: frozenset[str]
-    task_types: tuple[TaskType, ...]
-    modalities: frozenset[str] = frozenset({"text"})
-    """The inputs of the models that it can open; one model may take fewer."""
-    package: str = ""
-    extra: str = ""
-
-    @property
-    def shipped(self) -> bool:
-        """Whether this version of mill has the backend's code."""
-        return importlib.util.find_spec(self.target.partition(":")[0]) is not None
+_TASK_TYPES = {
+    TaskType.GENERATIVE_QA: TEXT_KINDS,
+    TaskType.MULTIPLE_CHOICE: TEXT_KINDS,
+    TaskType.PERPLEXITY: LOGPROB_KINDS,
+    TaskType.ZERO_SHOT_CLASSIFICATION: {ZERO_SHOT},
+    TaskType.SUPERVISED_CLASSIFICATION: {CLASSIFY},
+}
 
 
-_MEDIA = frozenset({"text", *MEDIA_KINDS})
-_TEXT_AND_IMAGES = frozenset({"text", IMAGE})
-_ALL_TEXT = (TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE, TaskType.PERPLEXITY)
+@functools.cache
+def builtin_backends() -> dict[str, Backend]:
+    """Every `Backend` in a module of `mill.models`, by each of its names; first those that need no extra."""
+    names = [f"mill.models.{module.name}" for module in pkgutil.iter_modules(mill.models.__path__)]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    found = [value for value in values if isinstance(value, Backend)]
+    found.sort(key=lambda backend: (backend.extra != "", backend.name))
+    return {name: backend for backend in found for name in backend.names}
 
-BACKENDS = (
-    Backend(
-        names=("hf", "huggingface", "transformers"),
-        target="mill.models.hf:TransformersModel",
-        about="local models through HF transformers",
-        kinds=TEXT_KINDS | LOGPROB_KINDS,
-        task_types=_ALL_TEXT,
-        modalities=_MEDIA,
-    ),
-    Backend(
-        names=("vllm",),
-        target="mill.models.vllm:VLLMModel",
-        about="high-throughput local generation",
-        kinds=TEXT_KINDS | LOGPROB_KINDS,
-        task_types=_ALL_TEXT,
-        modalities=_MEDIA,
-        package="vllm",
-        extra="vllm",
-    ),
-    Backend(
-        names=("litellm", "openai", "api"),
-        target="mill.models.litellm:LiteLLMModel",
-        about="hosted models through LiteLLM; no log-probabilities",
-        kinds=TEXT_KINDS,
-        task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
-        modalities=_TEXT_AND_IMAGES,
-        package="litellm",
-        extra="litellm",
-    ),
-    Backend(
-        names=("clip", "open_clip", "openclip"),
-        target="mill.models.clip:ClipModel",
-        about="zero-shot image classification with open_clip",
-        kinds=frozenset({ZERO_SHOT}),
-        task_types=(TaskType.ZERO_SHOT_CLASSIFICATION,),
-        modalities=_TEXT_AND_IMAGES,
-        package="open_clip",
-        extra="clip",
-    ),
-    Backend(
-        names=("timm", "pytorch-image-models"),
-        target="mill.models.timm:TimmModel",
-        about="supervised image classification with a fixed head",
-        kinds=frozenset({CLASSIFY}),
-        task_types=(TaskType.SUPERVISED_CLASSIFICATION,),
-        modalities=frozenset({IMAGE}),
-        package="timm",
-        extra="timm",
-    ),
-    Backend(
-        names=("openai-compat",),
-        target="mill.models.openai_compat:OpenAICompatModel",
-        about="any OpenAI-compatible server: vLLM, SGLang, Ollama; log-probabilities where the server gives them",
-        kinds=TEXT_KINDS | LOGPROB_KINDS,
-        task_types=_ALL_TEXT,
-        modalities=_MEDIA,
-    ),
-    Backend(
-        names=("llama-cpp",),
-        target="mill.models.llama_cpp:LlamaCppModel",
-        about="a llama-server of llama.cpp",
-        kinds=TEXT_KINDS | LOGPROB_KINDS,
-        task_types=_ALL_TEXT,
-    ),
-    Backend(
-        names=("mlx-lm",),
-        target="mill.models.mlx_lm:MlxModel",
-        about="Apple's MLX, in process",
-        kinds=TEXT_KINDS | LOGPROB_KINDS,
-        task_types=_ALL_TEXT,
-        package="mlx_lm",
-        extra="mlx",
-    ),
-    Backend(
-        names=("vllm-mlx",),
-        target="mill.models.vllm_mlx:VllmMlxModel",
-        about="a vllm-mlx server: continuous batching on Apple machines",
-        kinds=TEXT_KINDS,
-        task_types=(TaskType.GENERATIVE_QA, TaskType.MULTIPLE_CHOICE),
-        modalities=_MEDIA,
-    ),
-)
+
+def backends() -> list[Backend]:
+    """Every backend that is described, each once."""
+    models.names()  # those of packages, too
+    described = [backend_info(name) for name in models.entries()]
+    return list({backend.name: backend for backend in described if backend is not None}.values())
 
 
 def backend_info(name: str) -> Backend | None:
-    """The entry of a built-in backend; None for a third-party one."""
-    return next((backend for backend in BACKENDS if name in backend.names), None)
+    """The description of a backend; of a class without one that replaces a built-in backend, the built-in one's."""
+    entry = models.entries().get(name) if name in models else None
+    if isinstance(entry, type):
+        entry = vars(entry).get(DESCRIPTION)
+    return entry if isinstance(entry, Backend) else builtin_backends().get(name)
+
+
+def model_argument(name: str) -> str:
+    """The argument of a backend that names the model, where a spec gives nothing but a name."""
+    info = backend_info(name)
+    return info.model_argument if info else "path"
+
+
+def address_argument(name: str) -> str:
+    """The argument of a backend that is a server's address; empty where it has none."""
+    info = backend_info(name)
+    return info.address_argument if info else ""
+
+
+def of_prefix(prefix: str) -> tuple[str, dict[str, str]] | None:
+    """The backend that a word before a colon means, and the arguments that it implies."""
+    for backend in backends():
+        if prefix in backend.prefixes:
+            return backend.name, dict(backend.prefixes[prefix])
+    return (prefix, {}) if prefix in models else None
+
+
+def task_types(backend: Backend) -> list[TaskType]:
+    return [task_type for task_type, kinds in _TASK_TYPES.items() if kinds <= backend.kinds]
 
 
 def backends_serving(tasks: Iterable[Task]) -> list[str]:
-    """The first name of every built-in backend with models that can serve one of these tasks."""
+    """The name of every described backend with models that can serve one of these tasks."""
     needs = [(task.kinds, task.modalities) for task in tasks]
     return [
-        backend.names[0]
-        for backend in BACKENDS
+        backend.name
+        for backend in backends()
         if any(kinds <= set(backend.kinds) and modalities <= backend.modalities for kinds, modalities in needs)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from mill.api.warnings import warn
+from mill.support.terminal import warn
 
 FOLDER = Path(__file__).parent.parent / "configs"
 

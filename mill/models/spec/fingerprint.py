@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mill.api.background import Background
 from mill.api.errors import MillError, ModelError
-from mill.api.storage import cache_folder, write_json
-from mill.api.validate import read_file
+from mill.support.files import cache_folder, write_json
+from mill.support.processes import Background
+from mill.support.validate import read_file
 
 _CACHE = "fingerprints.json"
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")

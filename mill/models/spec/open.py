@@ -10,17 +10,16 @@ from pathlib import Path
 from types import UnionType
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.consent import current_consent
 from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, UnknownName
-from mill.api.files import import_file
 from mill.api.identity import constructor_parameters
 from mill.api.model import MillModel
-from mill.api.registry import models
-from mill.api.secrets import is_secret
+from mill.api.registry import import_file, models
 from mill.models.spec.backends import backend_info
 from mill.models.spec.configs import config_file
 from mill.models.spec.parse import Spec, parse_spec
+from mill.support.secrets import is_secret
+from mill.support.terminal import describe
 
 CHAT_NAMES = ("use_chat_template", "apply_chat_template")
 # What other tools call the argument that names the model.
@@ -110,11 +109,9 @@ def open_model(spec: Spec | str, *, batch_size: int | None = None) -> MillModel:
 
 def _model_class(backend: str) -> type:
     info = backend_info(backend)
-    if info and models.target(backend) == info.target:
-        if info.package and importlib.util.find_spec(info.package) is None:
-            raise MissingPackage(f"the backend {backend}", info.package, info.extra)
-        if not info.shipped:
-            raise ModelError(f"the backend {backend} is not in this version of mill")
+    lazy = models.target(backend) is not None  # a class that replaces it needs other packages
+    if info and info.extra and lazy and importlib.util.find_spec(info.package) is None:
+        raise MissingPackage(f"the backend {backend}", info.package, info.extra)
     cls = models.get(backend)
     if not isinstance(cls, type):
         raise ModelError(f"the backend {backend} is registered as {cls!r}, which is not a class")
@@ -125,6 +122,18 @@ def arguments_of(cls: type) -> dict[str, inspect.Parameter]:
     """The keyword arguments of a backend, by name."""
     parameters = constructor_parameters(cls)
     return {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def described_arguments(backend: str) -> list[tuple[str, str, str]]:
+    """The arguments of a backend: name, default and what it is for; "..." stands for any others."""
+    info, rows = backend_info(backend), []
+    known = arguments_of(models.get(backend))
+    about = dict(info.arguments) if info else {}
+    for name, parameter in known.items():
+        default = "" if parameter.default in (None, "", parameter.empty) else parameter.default
+        text = ", ".join(default) if isinstance(default, (list, tuple)) else str(default)
+        rows.append((name, text.lower() if isinstance(default, bool) else text, about.get(name, "")))
+    return rows + [(name, "", about[name]) for name in about if name not in known]
 
 
 def takes_argument(backend: str, name: str) -> bool:

@@ -29,27 +29,14 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
-from mill.api.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
-from mill.api.warnings import warn
+from mill.models.spec.backends import address_argument, model_argument, of_prefix
 from mill.models.spec.configs import packaged_configs, packaged_path
+from mill.support.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
+from mill.support.terminal import warn
 
-OLLAMA_URL = "http://127.0.0.1:11434"
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _BRACES = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")  # JSON
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-PREFIXES: dict[str, tuple[str, dict[str, str]]] = {
-    "ollama": ("openai-compat", {"base_url": OLLAMA_URL}),
-    "mlx": ("mlx-lm", {}),
-    "gguf": ("llama-cpp", {}),
-    "vllm-mlx": ("vllm-mlx", {}),
-}
-# The argument that names the model, where a spec gives nothing but a name.
-_NAME_ARGUMENT = dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx", "litellm", "openai", "api"), "model")
-# The argument that is a server's address.
-_ADDRESS_ARGUMENT = {
-    **dict.fromkeys(("openai-compat", "llama-cpp", "vllm-mlx"), "base_url"),
-    **dict.fromkeys(("litellm", "openai", "api"), "api_base"),
-}
 
 
 @dataclass(frozen=True)
@@ -141,10 +128,10 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
         spec = Spec("openai-compat", {"model": head, **arguments})
     else:
         spec = parse_spec(model)
-    argument = _ADDRESS_ARGUMENT.get(spec.backend)
-    if not base_url or (if_served and argument is None):
+    argument = address_argument(spec.backend) if base_url else ""
+    if not base_url or (if_served and not argument):
         return spec
-    if argument is None:
+    if not argument:
         if not spec.backend:
             raise SpecError(f"base_url is an argument of a config: write {spec.config}[base_url=...]")
         raise SpecError(f"base_url {redact_address(base_url)}: the backend {spec.backend} talks to no server")
@@ -183,13 +170,13 @@ def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
 
 def addresses_of(spec: Spec) -> list[str]:
     """The comma-separated addresses in a spec, of servers that all serve the model."""
-    given = spec.arguments.get(_ADDRESS_ARGUMENT.get(spec.backend, ""), "")
+    given = spec.arguments.get(address_argument(spec.backend), "")
     return sorted(part.strip() for part in str(given).split(",") if part.strip())  # the order does not matter
 
 
 def at_address(spec: Spec, address: str) -> Spec:
     """The same model on one of its servers."""
-    return Spec(spec.backend, {**spec.arguments, _ADDRESS_ARGUMENT[spec.backend]: address})
+    return Spec(spec.backend, {**spec.arguments, address_argument(spec.backend): address})
 
 
 def _is_name(head: str) -> bool:
@@ -202,8 +189,8 @@ def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     if looks_like_url(head):
         return "openai-compat", {"base_url": head}
     prefix, colon, rest = head.partition(":")
-    if colon and (prefix in PREFIXES or prefix in models):
-        backend, implied = PREFIXES.get(prefix, (prefix, {}))
+    if colon and (meant := of_prefix(prefix)) is not None:
+        backend, implied = meant
         if not rest:
             raise SpecError(f"{head!r} names no model after the colon")
         return backend, {**_named(backend, rest), **implied}
@@ -217,7 +204,7 @@ def _backend_of(head: str) -> tuple[str, dict[str, str]]:
     if "/" in name:
         return "hf", {"path": name, **revision}
     if colon and prefix and rest:
-        return "openai-compat", {"model": head, "base_url": OLLAMA_URL}
+        return _backend_of(f"ollama:{head}")
     hint = f"for a model of that name write hf[path={head}]"
     raise UnknownName("backend or config", head, [*models.names(), *packaged_configs()], hint)
 
@@ -226,7 +213,7 @@ def _named(backend: str, rest: str) -> dict[str, str]:
     if backend == "openai-compat":  # an Ollama tag may contain an @digest
         return {"model": rest}
     name, revision = _split_revision(rest)
-    return {_NAME_ARGUMENT.get(backend, "path"): name, **revision}
+    return {model_argument(backend): name, **revision}
 
 
 def _exists(path: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mill.api.warnings import warn
+from mill.support.terminal import warn
 
 _GENERATE = "custom_generate/generate.py"
 _CONFIGS = (

@@ -13,8 +13,26 @@ from mill.api.reasoning import ReasoningTags, tags_of
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.tools import ToolCall
-from mill.models.tokens.stops import cut_at_stops
 from mill.models.tokens.tool_calls import MARKERS, split_tool_calls
+
+
+def cut_at_stops(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the stop strings, and whether there was one. Servers take few stops, and some ignore them.
+
+    The text is cut at one after the other, as lm-eval does: of two that overlap, the one that is listed first counts.
+    """
+    stopped = False
+    for stop in filter(None, stops):
+        text, found, _ = text.partition(stop)
+        stopped = stopped or bool(found)
+    return text, stopped
+
+
+def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Stop strings, and the ids of those that are special tokens: decoding removes them from the text."""
+    specials = set(tokenizer.all_special_tokens) | set(getattr(tokenizer, "added_tokens_encoder", {}))
+    ids = [tokenizer.convert_tokens_to_ids(stop) for stop in until if stop in specials]
+    return [stop for stop in until if stop and stop not in specials], ids
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from mill.api.batching import Unit, describe
+from mill.api.batching import Completed, Unit
 from mill.api.errors import ModelError
 from mill.api.message import Context, Message
 from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
-from mill.api.timing import TOKENIZING, phase
+from mill.api.response import Response
 from mill.models.tokens.chat_template import (
     TemplateFailed,
     takes_tools,
@@ -25,6 +25,11 @@ from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
 from mill.models.tokens.tool_calls import describe_tools
+from mill.support.clocks import TOKENIZING, phase
+from mill.support.terminal import describe
+
+NO_TOKENS = "the continuation has no tokens in the vocabulary of this model"
+T = TypeVar("T")
 
 
 def rolling_windows(ids: list[int], window: int) -> list[TokenPair]:
@@ -182,6 +187,49 @@ class Tokens:
                 n_context = one.n_context + added if context else 0
                 pairs.append(make_pair(tail, n_context, window=self.window, prefix=self.prefix, head=head))
             return pairs
+
+    def scorable(self, requests: Sequence[Request]) -> tuple[list[Request], list[TokenPair], list[Completed]]:
+        """The requests that can be scored, their pairs, and the others with their errors."""
+        rendered, pairs, failed = self._each(requests, self.pairs)
+        fitting, pairs, errors = self.fitting(rendered, pairs)
+        return fitting, pairs, [*failed, *errors]
+
+    def fitting(
+        self, requests: Sequence[Request], pairs: Sequence[TokenPair]
+    ) -> tuple[list[Request], list[TokenPair], list[Completed]]:
+        """Requests whose continuation has tokens and fits the context, their pairs, and the others with their errors."""
+        too_long = Response(error=f"the continuation is longer than the context of {self.window} tokens")
+        fitting: list[tuple[Request, TokenPair]] = []
+        errors: list[Completed] = []
+        for request, pair in zip(requests, pairs, strict=True):
+            if not pair.fits:
+                errors.append((request, too_long))
+            elif not pair.continuation:
+                errors.append((request, Response(error=NO_TOKENS)))
+            else:
+                fitting.append((request, pair))
+        return [request for request, _ in fitting], [pair for _, pair in fitting], errors
+
+    def answerable(self, requests: Sequence[Request]) -> tuple[list[Prompt], list[Completed]]:
+        """The prompts of requests that can be rendered, and the others with their errors."""
+        _, prompts, errors = self._each(requests, self.prompts)
+        return prompts, errors
+
+    def _each(
+        self, requests: Sequence[Request], tokenize: Callable[[Sequence[Request]], list[T]]
+    ) -> tuple[Sequence[Request], list[T], list[Completed]]:
+        """A request that the chat template cannot render is an error of its own."""
+        try:
+            return requests, tokenize(requests), []
+        except TemplateFailed:
+            rendered, errors = [], list[Completed]()
+            for request in requests:
+                try:
+                    self.rendered(request)
+                    rendered.append(request)
+                except TemplateFailed as failed:
+                    errors.append((request, Response(error=str(failed))))
+            return rendered, tokenize(rendered), errors
 
     def count(self, requests: Sequence[Request]) -> list[int]:
         """How many tokens each request has, with its continuation and before truncation."""

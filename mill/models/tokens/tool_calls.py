@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mill.api.message import Message
-from mill.api.storage import json_text
 from mill.api.tools import Tool, ToolCall
+from mill.support.files import json_text
 
 WARNING = "the chat template takes no tools: they are described in the system message"
 _INTRODUCTION = """You may call these functions, given by their JSON schemas:

@@ -9,7 +9,7 @@ from mill.api.message import VIDEO
 from mill.api.reasoning import tags_of
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.models.hf.multimodal import MediaRow, video_metadata
+from mill.models.media.inputs import MediaRow, video_metadata
 from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens, special_marks
 from mill.models.tokens.rows import Row
 from mill.models.tokens.scores import requested_top_logprobs

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, describe
+from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory, run_batches
 from mill.api.errors import ModelError
-from mill.api.model import ModelCapabilities
+from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
-from mill.models import memory
-from mill.models.hf import loading
-from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES, TEXT_ONLY, MediaModel
-from mill.models.hf.multimodal import MediaRow, media_unit
+from mill.models.files import TEXT_ONLY, ModelFiles, locate
+from mill.models.media.inputs import (
+    DEFAULT_VIDEO_FRAMES,
+    AnswerRows,
+    MediaInputs,
+    MediaRow,
+    decoded_ahead,
+    media_unit,
+    split_media,
+)
+from mill.models.token_model import TokenModel
 from mill.models.tokens.chat_template import template_text
 from mill.models.tokens.reasoning import opens_reasoning, stopped_too_early
 from mill.models.tokens.rows import Row, row_units
@@ -31,11 +37,12 @@ from mill.models.vllm.answers import (
     with_top_logprobs,
 )
 from mill.models.vllm.parsers import Parsers
+from mill.support.terminal import describe
 
 MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough to record responses early
 
 
-class VLLMModel(MediaModel):
+class VLLMModel(TokenModel):
     """The engine starts at the first request. All other arguments are passed to vLLM's `LLM`."""
 
     renders_before_loading = False
@@ -58,9 +65,9 @@ class VLLMModel(MediaModel):
         tool_call_parser: str | None = None,
         **engine: Any,
     ) -> None:
-        self.source = loading.locate(path, revision)
+        self.files = ModelFiles(locate(path, revision), trust_remote_code=trust_remote_code, modalities=modalities)
         self.batch_size, self.use_chat_template, self.add_bos_token = batch_size, use_chat_template, add_bos_token
-        self.trust_remote_code, self.accelerators = trust_remote_code, tensor_parallel_size
+        self.accelerators, self.video_frames = tensor_parallel_size, video_frames
         self.engine = {
             "dtype": dtype,
             "gpu_memory_utilization": gpu_memory_utilization,
@@ -68,7 +75,6 @@ class VLLMModel(MediaModel):
             "max_model_len": max_model_len,
             **engine,
         }
-        self.modalities, self.video_frames = modalities, video_frames
         self.parsers = Parsers(reasoning_parser, tool_call_parser)
         self._llm: Any = None
         self._reasons = False
@@ -76,13 +82,13 @@ class VLLMModel(MediaModel):
 
     @property
     def model_name(self) -> str:
-        return self.source.name
+        return self.files.source.name
 
     def identity(self) -> dict[str, Any]:
         engine = {name: value for name, value in self.engine.items() if name != "gpu_memory_utilization"}
         return {
             "backend": "vllm",
-            "weights": self.source.fingerprint(trust_remote_code=self.trust_remote_code),
+            "weights": self.files.fingerprint(),
             "engine": engine,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
@@ -91,10 +97,9 @@ class VLLMModel(MediaModel):
 
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
-        modalities = self._modalities()
         window = self.engine["max_model_len"]
         return ModelCapabilities(
-            modalities,
+            self.files.modalities,
             window,
             supports_logprobs=True,
             supports_chat_template=True,
@@ -109,16 +114,16 @@ class VLLMModel(MediaModel):
             from vllm import LLM
 
             self.parsers.check(self.tokenizer)
-            arguments = {**self.source.arguments(), **self.engine, "trust_remote_code": self.trust_remote_code}
+            arguments = {**self.files.source.arguments(), **self.engine, "trust_remote_code": self.files.trust_remote_code}
             try:
                 self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
             except Exception as error:  # vLLM raises many kinds, and logs the reason above
-                raise ModelError(f"vLLM did not start on {self.source.name}: {describe(error)}") from error
+                raise ModelError(f"vLLM did not start on {self.model_name}: {describe(error)}") from error
         return self._llm
 
-    @cached_property
+    @property
     def tokenizer(self) -> Any:
-        return loading.load_tokenizer(self.source, trust_remote_code=self.trust_remote_code)
+        return self.files.tokenizer
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -129,23 +134,30 @@ class VLLMModel(MediaModel):
             add_bos=self.add_bos_token,
             model_type=str(getattr(config.hf_text_config, "model_type", "")),
             chat=self.use_chat_template,
-            processor=self.processor if self.multimodal else None,
+            processor=self.files.processor if self.files.multimodal else None,
         )
+
+    @cached_property
+    def media(self) -> MediaInputs:
+        return MediaInputs(self.files.processor, self.tokens, video_frames=self.video_frames)
+
+    def set_concurrency(self, concurrency: int | None) -> None:
+        self.batch_size = concurrency or self.arguments.get("batch_size")
+
+    def weight_bytes(self) -> int | None:
+        return self.files.source.size
 
     def load(self) -> None:
         _ = self.tokens
 
-    def has_chat_template(self) -> bool:
-        return bool(self.chat_template)
-
     @property
     def chat_template(self) -> str:
         """Known without the engine."""
-        return template_text((self.processor if self.multimodal else self.tokenizer).chat_template)
+        return template_text((self.files.processor if self.files.multimodal else self.tokenizer).chat_template)
 
-    def check(self, request: Request) -> None:
+    def check(self, request: Request) -> list[str]:
         self.parsers.check_request(request)
-        super().check(request)
+        return super().check(request)
 
     def clean(self) -> None:
         if self._llm is not None:
@@ -153,37 +165,40 @@ class VLLMModel(MediaModel):
             if shutdown is not None:
                 shutdown()
         self._llm = None
-        gc.collect()
-        memory.empty_caches()
+        free_memory()
 
-    def _stream(self, kind: str, requests: Sequence[Request]) -> Iterator[Completed]:
+    def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
+        limits, healthy = BatchLimits(requests=self.batch_size or MAX_BATCH), context.canary is not None
         if kind == ROLLING:
             units = [Unit([request], len(request.text), self.tokens.windows(request)) for request in requests]
-            return self._stream_checked(ROLLING, units, self._score_documents, self._batch_limits)
+            yield from run_batches(units, checked(ROLLING, self._score_documents), limits=limits, healthy=healthy)
+            return
+        if kind not in (LOGLIKELIHOOD, GENERATE, MULTI_ROUND):
+            raise cannot_serve(self, kind)
+        texts, shown, errors = split_media(requests, lambda: self.media)
+        yield from errors
         if kind == LOGLIKELIHOOD:
-            return self._split_media(requests, self._score_texts, self._score_media)
-        if kind in (GENERATE, MULTI_ROUND):
-            return self._split_media(requests, self._generate_texts, self._generate_media)
-        raise self._cannot(kind)
+            fitting, pairs, errors = self.tokens.scorable(texts)
+            units, hook, answer = row_units(fitting, pairs), self._score, self._score_media_rows
+            rows = self.media.rows(shown, share=False) if shown else []
+        else:
+            prompts, errors = self.tokens.answerable(texts)
+            units, hook, answer = prompt_units(prompts), self._generate, self._generate_rows
+            rows = [MediaRow(request, self.media.rendered(request)) for request in shown]
+        yield from errors
+        yield from run_batches(units, checked(kind, hook), limits=limits, healthy=healthy)
+        yield from self._media_responses(kind, rows, answer, limits, context)
 
-    def _generate_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        units = prompt_units(self.tokens.prompts(requests))
-        return self._stream_checked(GENERATE, units, self._generate, self._batch_limits)
-
-    def _generate_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        rows = [MediaRow(request, self.media.rendered(request)) for request in requests]
-        return self._stream_media(GENERATE, rows, self._generate_rows, self._batch_limits)
-
-    def _score_texts(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        return self._score_pairs(requests, row_units, self._score, self._batch_limits)
-
-    def _score_media(self, requests: Sequence[Request]) -> Iterator[Completed]:
-        rows = self.media.rows(requests, share=False)
-        return self._stream_media(LOGLIKELIHOOD, rows, self._score_media_rows, self._batch_limits)
-
-    @property
-    def _batch_limits(self) -> BatchLimits:
-        return BatchLimits(requests=self.batch_size or MAX_BATCH)
+    def _media_responses(
+        self, kind: str, rows: list[MediaRow], answer: AnswerRows, limits: BatchLimits, context: StreamContext
+    ) -> Iterator[Completed]:
+        """In one group, as nothing is padded: rows with the same media follow each other, for vLLM's caches of media and of
+        prefixes. Units of equal cost keep their order."""
+        cost = max((row.cost for row in rows), default=0)
+        units = [media_unit(row, cost) for row in sorted(rows, key=lambda row: (row.digests, row.text))]
+        if units:
+            with decoded_ahead(self.media, units, kind, answer) as hook:
+                yield from run_batches(units, hook, limits=limits, healthy=context.canary is not None)
 
     def _call(self, ids: Sequence[list[int]], params: Any) -> list[Any]:
         """One call of the engine; `params` is one set of sampling parameters or one for each prompt."""
@@ -216,12 +231,6 @@ class VLLMModel(MediaModel):
         return not self._reasons and stopped_too_early(request, response)
 
     # Media: vLLM runs the processor itself, on the text with its placeholders.
-
-    def _media_groups(self, rows: list[MediaRow]) -> list[list[Unit]]:
-        """One group, as nothing is padded: rows with the same media follow each other, for vLLM's caches of media and of
-        prefixes. Units of equal cost keep their order."""
-        cost = max((row.cost for row in rows), default=0)
-        return [[media_unit(row, cost) for row in sorted(rows, key=lambda row: (row.digests, row.text))]]
 
     def _call_media(self, rows: Sequence[MediaRow], decoded: Sequence[list[Any]], params: Any) -> list[Any]:
         prompts = [

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import SpecError, UnknownName
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.tools import Tool, ToolCall
-from mill.models.tokens.reasoning import GeneratedText, read_text
-from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.reasoning import GeneratedText, cut_at_stops, read_text
 from mill.models.tokens.tool_calls import split_tool_calls
+from mill.support.terminal import describe
 
 # Modules of vLLM, those of older versions last.
 _REASONING = ("vllm.reasoning",)

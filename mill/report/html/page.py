@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 
 from mill import __version__
-from mill.api.storage import write_atomically
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, listed
@@ -23,6 +22,7 @@ from mill.report.html.tag import Html, joined, tag
 from mill.report.runs import RunSection
 from mill.report.sections import DECIDE, CheckSection, IndexRow, Section, check_section, heading, index_rows
 from mill.runs.schema import Decision
+from mill.support.files import write_atomically
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 

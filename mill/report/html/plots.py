@@ -9,8 +9,9 @@ from typing import Any
 
 from mill.checks.glossary import format_value, title
 from mill.checks.kinds import Chart, kind_of
-from mill.checks.pairing import EMPTY, FAILED
+from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
+from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name
 from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix

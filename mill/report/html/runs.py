@@ -15,7 +15,7 @@ from mill.report.run_samples import shown_choices, shown_values
 from mill.report.runs import RunSection
 from mill.report.scores import COLUMNS, mean_of, score_table
 from mill.runs.sample_row import SampleRow, flag_words
-from mill.runs.schema import BenchmarkResult, Decision, TaskResult
+from mill.runs.schema import Decision
 
 MAX_CHARTS = 6
 TASK, CATEGORY, MEAN = range(3)  # colours
@@ -47,9 +47,7 @@ def _scores(run: RunSection) -> Html:
 
 def _sequences(run: RunSection, drawn: Sequence[Decision]) -> list[Html]:
     """A chart for each decision that has none yet."""
-    results: list[BenchmarkResult | TaskResult] = [*run.benchmarks, *run.tasks]
-    decisions = {one.decision.of: one.decision for one in results if one.decision is not None}
-    return [chart for decision in decisions.values() if decision not in drawn for chart in sequence_chart(decision)]
+    return [chart for decision in run.decisions if decision not in drawn for chart in sequence_chart(decision)]
 
 
 def _charts(run: RunSection) -> list[Html]:

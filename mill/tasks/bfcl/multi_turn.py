@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError
 from mill.api.message import Message
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import MOST, RenderSettings, Sample, Task, TaskType, Value
 from mill.api.tools import MOST_CALLS, TIMED_OUT, Tool, ToolCall
+from mill.support.terminal import describe
 from mill.tasks.agent import tool_turns
 from mill.tasks.bfcl.function_docs import PYTHON, tools_of
 from mill.tasks.bfcl.questions import read_code, read_dialogs

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
 
-from mill.api.batching import describe
 from mill.api.errors import DataError
-from mill.api.validate import convert
+from mill.support.terminal import describe
+from mill.support.validate import convert
 from mill.tasks.bfcl.simulation import CODE, MODULES
 from mill.tasks.data import Row, json_lines, roots
 

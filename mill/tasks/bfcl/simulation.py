@@ -26,8 +26,8 @@ from copy import deepcopy
 from types import CodeType, ModuleType
 from typing import Any
 
-from mill.api.batching import describe
 from mill.api.errors import DataError
+from mill.support.terminal import describe
 
 CODE = "eval_checker/multi_turn_eval/func_source_code"
 _PACKAGE = f"bfcl_eval.{CODE.replace('/', '.')}."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.api.storage import open_regular
+from mill.support.files import open_regular
 
 LM_EVAL, INSPECT = "lm-eval", "inspect_ai"
 _HEAD = 4096  # bytes of a file that identify it

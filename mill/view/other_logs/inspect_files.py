@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.errors import RunError
-from mill.api.storage import MOST_LINE, open_regular
-from mill.api.validate import convert, parse_json
+from mill.support.files import MOST_LINE, open_regular
+from mill.support.validate import convert, parse_json
 from mill.view.other_logs.inspect_schema import InspectHeader
 
 _HEADER = struct.Struct("<4s22xHH")  # of a member: signature, then the lengths of its name and of its extra field

@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.secrets import redact
 from mill.api.task import TaskType
 from mill.metrics.estimate import Estimate
 from mill.runs.folder import RunFolder
 from mill.runs.schema import SessionEntry
+from mill.support.secrets import redact
 from mill.view.other_logs.find import INSPECT, OtherLog
 from mill.view.other_logs.inspect_files import InspectFile, in_order, open_inspect_log
 from mill.view.other_logs.inspect_samples import convert_sample

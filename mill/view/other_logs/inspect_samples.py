@@ -14,12 +14,12 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.message import MEDIA_KINDS
 from mill.api.response import Response
-from mill.api.storage import MOST_LINE, json_text
 from mill.api.task import Opaque, Sample, Value
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, ToolCall, ToolResult
-from mill.api.validate import convert
 from mill.runs.sample_row import ROUNDS
 from mill.runs.samples import RunSample
+from mill.support.files import MOST_LINE, json_text
+from mill.support.validate import convert
 from mill.view.other_logs.inspect_schema import (
     InspectChoice,
     InspectContent,

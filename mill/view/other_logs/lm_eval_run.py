@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.secrets import redact
 from mill.api.task import TaskType
-from mill.api.validate import read_file
 from mill.metrics.estimate import Estimate
 from mill.runs.folder import RunFolder
 from mill.runs.schema import BenchmarkResult, SessionEntry, TaskResult
+from mill.support.secrets import redact
+from mill.support.validate import read_file
 from mill.view.other_logs.find import LM_EVAL, OtherLog, task_of
 from mill.view.other_logs.lm_eval_samples import LmEvalResults, read_lm_eval_samples
 from mill.view.other_logs.write import ConvertedRun, TaskLog, tool_estimate, write_run, write_task

@@ -20,7 +20,7 @@ from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
 from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models.hf.media_model import DEFAULT_VIDEO_FRAMES
+from mill.models.media.inputs import DEFAULT_VIDEO_FRAMES
 from mill.models.spec.open import open_model
 from tests.vlm import AUDIO_RATE, MAKERS, MORE_MAKERS
 

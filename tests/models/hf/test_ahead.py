@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from mill.api.errors import ModelError
+from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.hf import TransformersModel, ahead
-from mill.models.hf.ahead import TokenizedAhead, first_part, is_plain
+from mill.models.hf import ahead
+from mill.models.hf.ahead import Tokenized, first_part, is_plain
+from mill.models.hf.model import TransformersModel
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.tokenizer import Tokens
 
@@ -54,13 +56,13 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(tiny_model: Path) -> None:
     early, plain = hf(tiny_model), hf(tiny_model)
     requests = questions()
-    early.prepare_requests(LOGLIKELIHOOD, requests)
-    assert early._ahead is not None
-    found = dict(early.stream_responses(LOGLIKELIHOOD, requests))
-    assert early._ahead is None
+    early.startup.prepare(requests)
+    assert early.startup.ahead.scored is not None
+    found = dict(run_requests(early, LOGLIKELIHOOD, requests))
+    assert early.startup.ahead.scored is None
     assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
-    early.prepare_requests(LOGLIKELIHOOD, requests)  # weights are loaded already
-    assert early._ahead is None
+    early.startup.prepare(requests)  # weights are loaded already
+    assert early.startup.ahead.scored is None
 
 
 def test_the_first_part_ends_where_another_subject_begins(in_parts: object) -> None:
@@ -80,29 +82,30 @@ def test_a_part_is_tokenized_while_the_one_before_it_is_computed(
     requests.insert(30, Request(LOGLIKELIHOOD, "the", " fox" * 5000))  # too long, in the second part
     planned: list[int] = []
     tries: list[int] = []
-    score = model.prefix_engine.score
+    score = model.fast_path.packed
 
     def counted(rows: Any) -> Any:
         tries.append(len(rows))
         return make_trie(rows)
 
     monkeypatch.setattr(ahead, "make_trie", counted)
-    monkeypatch.setattr("mill.models.prefix.packed_scoring.make_trie", None)  # those of the threads are used
+    monkeypatch.setattr("mill.models.prefix.scoring.make_trie", None)  # those of the threads are used
 
-    def noted(*given: Any, count: Any, **named: Any) -> Any:
-        for item in score(*given, count=count, **named):
+    def noted(rows: Any, count: Any, *given: Any) -> Any:
+        for item in score(rows, count, *given):
             planned.append(count.planned)
             yield item
 
-    monkeypatch.setattr(model.prefix_engine, "score", noted)
+    monkeypatch.setattr(model.fast_path, "packed", noted)
     in_parts.clear()
-    found = dict(model.stream_responses(LOGLIKELIHOOD, requests))
+    context = StreamContext()
+    found = dict(run_requests(model, LOGLIKELIHOOD, requests, context))
     assert in_parts == [(20, True), (41, True)]
     assert len(tries) == 2
     plain = hf(tiny_model, exact=True).loglikelihood(requests)
     assert [found[one].score for one in requests] == pytest.approx([one.score for one in plain], abs=1e-4)
     assert "longer than the context" in (found[requests[30]].error or "")
-    assert model.token_count is not None and model.token_count.computed == model.token_count.planned == planned[-1]
+    assert context.tokens.computed == context.tokens.planned == planned[-1]
     assert planned[0] == pytest.approx(planned[-1], rel=0.5)  # the second part is estimated from the first
 
 
@@ -111,19 +114,19 @@ def test_requests_of_equal_content_and_recorded_ones_leave_the_trie_of_the_threa
 ) -> None:
     model, requests = hf(tiny_model), questions()
     copies = [Request(one.kind, one.context, one.continuation) for one in requests[:6]]
-    tokenized = TokenizedAhead(model.tokens, [*requests, *copies], shared=True)
-    every = tokenized.work_of([*requests, *copies])
-    assert every is not None and every is tokenized.work_of([*requests, *copies])
-    once = tokenized.work_of(requests)
+    tokenized = Tokenized(model.tokens, [*requests, *copies], shared=True)
+    every = tokenized.work([*requests, *copies])
+    assert every is not None and every is tokenized.work([*requests, *copies])
+    once = tokenized.work(requests)
     assert once is not None and once.trie is every.trie
     assert sum(len(row.requests) for row in once.rows) == sum(len(row.spans) for row in once.rows) == len(requests)
     assert [tuple(row.ids) for row in once.rows] == [tuple(row.ids) for row in every.rows]
-    assert tokenized.work_of(requests[4:]) is None  # a row of the trie has no request left
-    assert tokenized.work_of([*requests, *questions(["other"])]) is None
+    assert tokenized.work(requests[4:]) is None  # a row of the trie has no request left
+    assert tokenized.work([*requests, *questions(["other"])]) is None
 
-    model.prepare_requests(LOGLIKELIHOOD, [*requests, *copies])
+    model.startup.prepare([*requests, *copies])
     left = requests[3:]  # the first three are recorded
-    found = dict(model.stream_responses(LOGLIKELIHOOD, left))
+    found = dict(run_requests(model, LOGLIKELIHOOD, left))
     assert [found[one].score for one in left] == [one.score for one in hf(tiny_model).loglikelihood(left)]
 
 
@@ -133,8 +136,8 @@ def test_what_is_not_scored_by_its_text_alone_is_not_tokenized_ahead(tiny_model:
     assert not is_plain(Request(GENERATE, "A"))
     assert not is_plain(Request(LOGLIKELIHOOD, "A", " B", options={"logprobs": 2}))
     model = hf(tiny_model)
-    model.prepare_requests(GENERATE, [Request(GENERATE, "A")])
-    assert model._ahead is None and model._prompts_ahead is None
+    model.startup.prepare([Request(GENERATE, "A")])
+    assert model.startup.ahead.scored is None and model.startup.ahead._prompts is None
 
 
 def test_prompts_that_were_tokenized_while_weights_loaded_give_the_same_texts(
@@ -157,10 +160,10 @@ def test_prompts_that_were_tokenized_while_weights_loaded_give_the_same_texts(
     ):
         threads.clear()
         early = hf(tiny_model)
-        early.prepare_requests(GENERATE, requests)
-        prepared = early._prompts_ahead
-        found = dict(early.stream_responses(GENERATE, left))
-        assert prepared is not None and len(prepared._prompts.result()) == len(requests)
+        early.startup.prepare(requests)
+        prepared = early.startup.ahead._prompts
+        found = dict(run_requests(early, GENERATE, left))
+        assert prepared is not None and len(prepared.result()) == len(requests)
         texts = {request: found[request].text for request in left}
         assert [texts.get(one, wanted[index]) for index, one in enumerate(requests)] == wanted
         assert sorted(threads) == in_a_thread
@@ -169,6 +172,6 @@ def test_prompts_that_were_tokenized_while_weights_loaded_give_the_same_texts(
 def test_a_prompt_without_room_is_refused_when_it_was_tokenized_ahead(tiny_model: Path, in_parts: object) -> None:
     model = hf(tiny_model)
     requests = [Request(GENERATE, "the quick", options=generation_options(max_gen_toks=100_000))]
-    model.prepare_requests(GENERATE, requests)
+    model.startup.prepare(requests)
     with pytest.raises(ModelError, match="leaves no room for a prompt"):
-        list(model.stream_responses(GENERATE, requests))
+        list(run_requests(model, GENERATE, requests))

@@ -14,7 +14,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from mill.api.message import Message
-from mill.api.model import InputTokens
+from mill.api.model import InputTokens, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.model import TransformersModel
@@ -49,11 +49,11 @@ def test_counts_are_the_lengths_of_whole_texts(fixture: str, request: pytest.Fix
         lengths.append(len(ids) + (bos and ids[:1] != [tokenizer.bos_token_id]))
     model = TransformersModel(str(folder))
     groups = [counted()[:9], [], counted()[9:]]
-    assert model.count_each(groups) == [InputTokens(sum(lengths[:9])), InputTokens(0), InputTokens(sum(lengths[9:]))]
-    assert model.count_tokens(counted()) == sum(lengths)
+    assert model.input_tokens(groups) == [InputTokens(sum(lengths[:9])), InputTokens(0), InputTokens(sum(lengths[9:]))]
+    assert model.input_tokens([counted()]) == [InputTokens(sum(lengths))]
     assert "tokens" not in model.__dict__
     _ = model.tokens
-    assert model.count_tokens(counted()) == sum(lengths)
+    assert model.input_tokens([counted()]) == [InputTokens(sum(lengths))]
 
 
 def test_what_does_not_fit_the_context_is_not_counted(tiny_model: Path) -> None:
@@ -64,11 +64,11 @@ def test_what_does_not_fit_the_context_is_not_counted(tiny_model: Path) -> None:
     scored = Request(LOGLIKELIHOOD, text, " it is 42")
     asked = Request(GENERATE, text, options=generation_options(max_gen_toks=6))
     short = Request(LOGLIKELIHOOD, "the", " dog")
-    (counted,) = model.count_each([[scored, asked, short]])
+    (counted,) = model.input_tokens([[scored, asked, short]])
     computed = [
         response
         for kind in (LOGLIKELIHOOD, GENERATE)
-        for _, response in model.stream_responses(kind, [one for one in (scored, asked, short) if one.kind == kind])
+        for _, response in run_requests(model, kind, [one for one in (scored, asked, short) if one.kind == kind])
     ]
     assert counted is not None and counted.truncated == 2 == sum(one.truncated_tokens > 0 for one in computed)
     given = sum(response.output_tokens or 0 for response in computed if response.score is not None)
@@ -79,7 +79,7 @@ def test_messages_are_counted_through_the_chat_template(tiny_model: Path) -> Non
     model = TransformersModel(str(tiny_model))
     model.tokens.tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
     asked = Request(GENERATE, (Message("user", "the fox"),), options=generation_options())
-    assert model.count_tokens([asked]) == len(model.tokens.encode("[the fox]"))
+    assert model.input_tokens([[asked]]) == [InputTokens(len(model.tokens.encode("[the fox]")))]
 
 
 def set_class(folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mill.api.request import ALL, LOGLIKELIHOOD, Request
-from mill.models.hf import TransformersModel
+from mill.models.hf.model import TransformersModel
 
 PAIRS = [("the quick brown", " fox jumps"), ("what is the answer ?", " it is 42"), ("the", " dog"), ("yes", " no A B C D")]
 

@@ -21,13 +21,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mill.api import warnings
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import Message
+from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
-from mill.models.hf import TransformersModel, loading
-from mill.models.prefix import padded_scoring
+from mill.models import files
+from mill.models.hf import checkpoint
+from mill.models.hf.checkpoint import Checkpoint
+from mill.models.hf.model import TransformersModel
+from mill.models.hf.startup import Startup
+from mill.models.prefix import scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
-from tests.waiting import until
+from tests.waiting import DEADLINE_S
 
 PAIRS = [
     ("the quick brown", " fox"),
@@ -242,14 +247,13 @@ def test_a_document_is_never_wrapped_as_a_chat_message(tiny_model: Path) -> None
     assert plain.loglikelihood_rolling([document])[0].score == chat.loglikelihood_rolling([document])[0].score
 
 
-def test_a_dialog_without_a_chat_template_is_refused_before_weights_load(tiny_model: Path, tmp_path: Path) -> None:
+def test_a_dialog_without_a_chat_template_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "base"))
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     model = hf(folder)
     request = Request(MULTI_ROUND, context=(Message("user", "hi"),), options=generation_options(max_gen_toks=2))
     with pytest.raises(ModelError, match="no chat template"):
         model.generate_until_multi_round([request])
-    assert model._model is None
 
 
 def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Path) -> None:
@@ -259,7 +263,7 @@ def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Pa
 
 def test_out_of_memory_halves_the_batch_and_answers_everything(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = hf(tiny_model, batch_size=5, exact=True), []
-    real = padded_scoring.score_rows
+    real = scoring.score_rows
 
     def short_of_memory(network: Any, rows: Any) -> Any:
         sizes.append(len(rows))
@@ -268,7 +272,7 @@ def test_out_of_memory_halves_the_batch_and_answers_everything(tiny_model: Path,
         return real(network, rows)
 
     wanted = [answer.score for answer in model.loglikelihood(pairs(*PAIRS))]
-    monkeypatch.setattr(padded_scoring, "score_rows", short_of_memory)
+    monkeypatch.setattr(scoring, "score_rows", short_of_memory)
     assert [answer.score for answer in model.loglikelihood(pairs(*PAIRS))] == pytest.approx(wanted, abs=2e-5)
     assert sizes[:2] == [5, 2]
 
@@ -324,7 +328,7 @@ def test_text_is_the_only_modality_by_default(tiny_model: Path) -> None:
 def test_a_cpu_without_bfloat16_is_reported_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loading, "cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(checkpoint, "cpu_has_bfloat16", lambda: False)
     monkeypatch.setattr(warnings, "_reported", set())
     for _ in range(2):
         assert hf(tiny_model, dtype="bfloat16").loglikelihood(pairs(("the", " dog")))[0].score is not None
@@ -343,9 +347,9 @@ def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_gi
     assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
     assert caplog.text.count("so dtype=float32 is taken") == 1
     assert any("dtype=float32 is taken" in warning for warning in model.warnings())
-    assert model.fixed_arguments() == {"dtype": "float32"}  # copies on machines with another CPU compute the same
+    assert model.replica_arguments() == {"dtype": "float32"}  # copies on machines with another CPU compute the same
     given = hf(tiny_model, dtype="bfloat16")
-    assert (given.identity()["dtype"], given.model.dtype, given.fixed_arguments()) == ("bfloat16", torch.bfloat16, {})
+    assert (given.identity()["dtype"], given.model.dtype, given.replica_arguments()) == ("bfloat16", torch.bfloat16, {})
     assert not any("float32 is taken" in warning for warning in given.warnings())
 
 
@@ -393,7 +397,7 @@ def test_values_of_a_config_that_transformers_does_not_check(
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, name: value}))
     with pytest.raises(ModelError, match=message.format("changed")):
-        _ = hf(folder).config
+        _ = hf(folder).checkpoint.config
 
 
 def test_a_folder_without_config_and_a_damaged_one_are_one_line(tiny_model: Path, tmp_path: Path) -> None:
@@ -412,9 +416,9 @@ def test_identity_reads_a_hub_config_with_the_models_trust_remote_code(monkeypat
 
     def load_config(source: Any, *, trust_remote_code: bool) -> Any:
         received.append(trust_remote_code)
-        return type("Config", (), {"_commit_hash": "abc"})()
+        return type("Config", (), {"_commit_hash": "abc", "to_dict": dict})()
 
-    monkeypatch.setattr(loading, "load_config", load_config)
+    monkeypatch.setattr(files, "load_config", load_config)
     identity = TransformersModel("org/name", trust_remote_code=trust).identity()
     assert (identity["weights"], set(received)) == ("org/name@abc", {trust})
 
@@ -445,15 +449,19 @@ def test_a_run_whose_responses_are_known_imports_no_framework(tiny_model: Path, 
 @pytest.fixture
 def loads_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing the weights takes until a thread loads them."""
-    began = threading.Event()
+    began, weights = threading.Event(), Startup.weights
 
-    def fingerprint(model: TransformersModel) -> str:
-        until(lambda: began.is_set() or model._loading is not None, "thread that loads the weights")
+    def noted(startup: Startup) -> Any:
         began.set()
+        return weights(startup)
+
+    def fingerprint(_: Checkpoint) -> str:
+        assert began.wait(DEADLINE_S), "no thread loads the weights"
         return "digest"
 
     monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
-    monkeypatch.setattr(TransformersModel, "_fingerprint", fingerprint)
+    monkeypatch.setattr(Startup, "weights", noted)
+    monkeypatch.setattr(Checkpoint, "fingerprint", fingerprint)
 
 
 @pytest.mark.usefixtures("loads_meanwhile")
@@ -463,25 +471,25 @@ def test_weights_that_are_hashed_for_the_first_time_load_meanwhile(
     monkeypatch.setenv("MILL_CACHE", str(tmp_path))
     early, plain = hf(tiny_model), hf(tiny_model)
     requests = pairs(*PAIRS)
-    early.start_hashing()
-    early.start_loading(requests)
+    early.ready()
+    early.startup.expect(requests)
     assert early.identity()["weights"] == "digest"
-    assert early._loading is not None and early._ahead is not None
+    assert early.startup._weights is not None and early.startup.ahead.scored is not None
     early.load()
-    assert early._loading is None and early._model is not None and "prefix_engine" in early.__dict__
-    found = dict(early.stream_responses(LOGLIKELIHOOD, requests[1:]))  # the first one is recorded
+    assert early.startup._weights is None and early._model is not None and "fast_path" in early.__dict__
+    found = dict(run_requests(early, LOGLIKELIHOOD, requests[1:]))  # the first one is recorded
     assert [found[one].score for one in requests[1:]] == [one.score for one in plain.loglikelihood(requests[1:])]
 
 
 @pytest.mark.usefixtures("loads_meanwhile")
 def test_weights_that_loaded_for_nothing_are_freed(tiny_model: Path) -> None:
     model = hf(tiny_model)
-    model.start_hashing()
-    model.start_loading([])
+    model.ready()
+    model.startup.expect([])
     model.identity()
-    assert model._loading is not None
+    assert model.startup._weights is not None
     model.clean()
-    assert model._loading is None and model._model is None and "prefix_engine" not in model.__dict__
+    assert model.startup._weights is None and model._model is None and "fast_path" not in model.__dict__
 
 
 @pytest.mark.usefixtures("loads_meanwhile")
@@ -491,10 +499,10 @@ def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     def fails(*given: Any, **named: Any) -> None:
         raise ModelError("cannot load the weights")
 
-    monkeypatch.setattr("mill.models.hf.loading.load_weights", fails)
+    monkeypatch.setattr("mill.models.hf.checkpoint.load_weights", fails)
     model = hf(tiny_model)
-    model.start_hashing()
-    model.start_loading([])
+    model.ready()
+    model.startup.expect([])
     assert model.identity()["weights"] == "digest"
     with pytest.raises(ModelError, match="cannot load the weights"):
         model.load()
@@ -506,13 +514,13 @@ def test_a_tokenizer_loads_beside_weights_that_are_copied(
     tiny_model: Path, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", (device,))
-    load, threads = loading.load_tokenizer, []
+    load, threads = files.load_tokenizer, []
 
     def noted(*given: Any, **named: Any) -> Any:
         threads.append(threading.current_thread() is threading.main_thread())
         return load(*given, **named)
 
-    monkeypatch.setattr("mill.models.hf.loading.load_tokenizer", noted)
+    monkeypatch.setattr("mill.models.files.load_tokenizer", noted)
     model = hf(tiny_model)
     model.load()
     assert threads == [device != "cpu"]
@@ -521,7 +529,7 @@ def test_a_tokenizer_loads_beside_weights_that_are_copied(
     def fails(*given: Any, **named: Any) -> None:
         raise ModelError("cannot load the tokenizer")
 
-    monkeypatch.setattr("mill.models.hf.loading.load_tokenizer", fails)
+    monkeypatch.setattr("mill.models.files.load_tokenizer", fails)
     with pytest.raises(ModelError, match="cannot load the tokenizer"):
         hf(tiny_model).load()
 
@@ -566,7 +574,7 @@ def test_weights_that_the_model_does_not_use_are_reported(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str] = []
-    monkeypatch.setattr("mill.models.hf.loading.warn", found.append)
+    monkeypatch.setattr("mill.models.hf.checkpoint.warn", found.append)
     hf(edited(tiny_model, tmp_path, lambda weights: weights.update(more=torch.zeros(2)))).load()
     assert found == ["edited: 1 tensors of its files are not used by the model, such as more"]
 
@@ -578,7 +586,7 @@ def test_responses_of_weights_that_were_overwritten_are_not_recorded(tiny_model:
     other = edited(tiny_model, tmp_path / "other", lambda weights: weights.update({one: -weights[one] for one in weights}))
     model, requests, file = hf(folder), pairs(*PAIRS), folder / "model.safetensors"
     expected = {one: response.score for one, response in zip(requests, hf(folder).loglikelihood(requests), strict=True)}
-    stream = model.stream_responses(LOGLIKELIHOOD, requests)
+    stream = run_requests(model, LOGLIKELIHOOD, requests)
     found = dict([next(stream)])
     if how == "overwritten":
         with file.open("r+b") as handle:
@@ -599,6 +607,7 @@ def test_files_that_change_before_they_are_loaded_are_refused(
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "cache"))
     folder = edited(tiny_model, tmp_path, lambda weights: None)
     model = hf(folder)
+    model.ready()
     model.identity()
     other = edited(
         tiny_model, tmp_path / "other", lambda weights: weights.update({one: weights[one] * 2 for one in weights})
@@ -608,6 +617,7 @@ def test_files_that_change_before_they_are_loaded_are_refused(
     with pytest.raises(ModelError, match="changed while the model was loaded"):
         model.load()
     again = hf(folder)
+    again.ready()
     again.identity()
     again.load()
 

@@ -24,8 +24,8 @@ from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.cli.main import run
-from mill.models.hf import multimodal
-from mill.models.hf.media_model import UNTEMPLATED
+from mill.models.media.inputs import MediaInputs
+from mill.models.token_model import UNTEMPLATED
 from mill.tasks.load import make_task, select
 from tests.models.hf.plain_multimodal import (
     CLIPS,
@@ -415,7 +415,7 @@ def test_each_video_processor_samples_its_own_frames(name: str, fps: float | Non
     import transformers
 
     processor = SimpleNamespace(video_processor=getattr(transformers, f"{name}VideoProcessor")())
-    media = multimodal.MediaInputs(processor, None, video_frames=8)  # type: ignore[arg-type]
+    media = MediaInputs(processor, None, video_frames=8)  # type: ignore[arg-type]
     assert media.sampled_frames(300, fps) == kept
 
 
@@ -747,10 +747,12 @@ def test_a_dry_run_of_images_loads_no_weights(
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_input_tokens_are_counted_with_the_text_around_media_or_not_reported(zoo: Zoo, name: str) -> None:
-    counted = zoo.open(name).count_tokens([scored(parts, " a cat") for parts in cases(name)])
+    (counted,) = zoo.open(name).input_tokens([[scored(parts, " a cat") for parts in cases(name)]])
     tokenizer = zoo.plain(name).processor.tokenizer
     texts = [zoo.plain(name).text(*parts) + " a cat" for parts in cases(name)]  # a placeholder for each image
-    assert counted is None or counted >= sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+    assert counted is None or counted.count >= sum(
+        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts
+    )
 
 
 def test_media_that_the_model_does_not_take_are_refused(zoo: Zoo) -> None:

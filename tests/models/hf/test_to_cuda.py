@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mill.models.hf import loading as copying
-from mill.models.hf.loading import to_cuda
+from mill.models.hf import checkpoint as copying
+from mill.models.hf.checkpoint import to_cuda
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 WIDTH = 1 << 10

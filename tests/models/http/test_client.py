@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Client, Failure, client, counted_calls, failures, policy
+from mill.models.http import client, failures, policy
 from mill.models.http.body import read_events
-from mill.models.http.limiter import ConcurrencyLimiter
+from mill.models.http.client import Client
+from mill.models.http.failures import Failure
+from mill.models.http.policy import ConcurrencyLimiter, counted_calls
 from mill.models.openai_compat.stream import StreamedAnswer
 from tests.launching import environment
 from tests.servers import Fault, FaultServer, chunked, cut, events, free_port, garbage, post_all, results, stall, status
@@ -454,6 +456,24 @@ def test_an_interrupt_inside_a_running_event_loop_cancels_calls_in_flight() -> N
     command = [sys.executable, "-c", INTERRUPTED]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=DEADLINE_S)
     assert ended.stdout == "interrupted\n", ended.stderr
+
+
+def test_a_call_that_swallows_its_cancellation_is_cancelled_again() -> None:
+    """As libraries do where a call ends at the same moment."""
+    swallowed = threading.Event()
+
+    async def work(number: int) -> None:
+        if number:
+            raise ValueError("the end")
+        try:
+            await asyncio.sleep(DEADLINE_S)
+        except asyncio.CancelledError:
+            swallowed.set()
+        await asyncio.sleep(DEADLINE_S)
+
+    with pytest.raises(ValueError, match="the end"):
+        list(Client("http://127.0.0.1:9", concurrency=2).run_all(range(2), work))
+    assert swallowed.is_set()
 
 
 def test_an_interrupt_cancels_calls_in_flight() -> None:

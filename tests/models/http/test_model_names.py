@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mill.models.http.model_names import same_file, same_model
+from mill.models.http.probes import same_file, same_model
 
 SAME = [
     ("m", "m"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import ModelBroken, ModelError, ServerBroken, ServerGone
+from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import policy
@@ -120,12 +121,11 @@ def send_prompts(
 ) -> dict[str, Response]:
     """The response to every prompt, each streamed once; `streamed` also has them where an exception follows."""
     model: Any = open_model(f"openai-compat[model=m,base_url={url},concurrency=4,timeout={timeout}]")
-    model.outage_patience_s = patience
     model.ready()
     streamed = {} if streamed is None else streamed
     options = generation_options(max_gen_toks=4)
     requests = [Request(GENERATE, f"q {number:02}", options=options) for number in range(count)]
-    for request, response in model.stream_responses(GENERATE, requests):
+    for request, response in run_requests(model, GENERATE, requests, StreamContext(outage_patience_s=patience)):
         assert request.text not in streamed
         streamed[request.text] = response
     return streamed

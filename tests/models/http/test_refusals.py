@@ -7,9 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from mill.api import warnings
-from mill.models.http import Client, Failure, Reply, policy
+from mill.models.http import policy
+from mill.models.http.client import Client, Reply
+from mill.models.http.failures import Failure
 from mill.models.http.policy import LONGEST_REFUSAL_S, ServerPolicy
+from mill.support import terminal
 from tests.servers import FaultServer, post_all, status
 
 BUSY = Failure("http", "HTTP 429: busy", status=429)
@@ -100,8 +102,8 @@ def test_all_calls_of_a_client_share_the_budget(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(policy, "LONGEST_REFUSAL_S", 1.0)
     monkeypatch.setattr(policy, "REPORTED_AFTER_S", 0.1)
     monkeypatch.setattr(policy, "THROTTLED_ATTEMPTS", 10**6)
-    collected = warnings.CollectingHandler()
-    monkeypatch.setattr(warnings.logger, "handlers", [collected])
+    collected = terminal.CollectingHandler()
+    monkeypatch.setattr(terminal.logger, "handlers", [collected])
     with FaultServer(lambda *_: status(429, "busy", Retry_After="0.2")) as server:
         results = post_all(server, 8, concurrency=2)
         assert len(server.calls) < 40

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import Failure, policy
-from mill.models.http.limiter import FIRST_LIMIT, ConcurrencyLimiter
+from mill.models.http import policy
+from mill.models.http.failures import Failure
+from mill.models.http.policy import FIRST_LIMIT, ConcurrencyLimiter
 from tests.servers import FaultServer, post_all, status
 from tests.waiting import until
 

@@ -117,7 +117,7 @@ def test_a_missing_key_is_reported_before_any_call(monkeypatch: pytest.MonkeyPat
 def test_prices_are_those_of_litellm_and_unknown_where_it_has_none() -> None:
     import litellm
 
-    from mill.models.litellm import LiteLLMModel
+    from mill.models.litellm.model import LiteLLMModel
 
     known = litellm.model_cost["gpt-4o-mini"]
     price = LiteLLMModel("openai/gpt-4o-mini", api_key="k").price()

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 from transformers import image_utils
 
-from mill.api import warnings
 from mill.api.errors import DataError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media
 from mill.models.media.decode import CLIPPED, content_part, even_indices, failure, load_audio, load_image, load_video
@@ -81,7 +80,6 @@ def test_a_decoded_image_is_taken_as_it_is() -> None:
 def test_sixteen_bit_greys_are_clipped_as_transformers_does_and_said_to_be(
     tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warnings, "_reported", set())
     file = tmp_path / f"a.{form}"
     Image.fromarray(np.array([[0, 100, 255, 256, 40_000, 65_535]], dtype=np.uint16)).save(file, form)
     for _ in range(2):

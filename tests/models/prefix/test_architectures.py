@@ -11,10 +11,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
-from mill.models.prefix.padded_scoring import score_rows
 from mill.models.prefix.proof import sharing_obstacle
 from mill.models.prefix.rounding import MOST, rounded_otherwise
+from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, score_rows
 from mill.models.tokens.rows import Row, Span
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ import random
 
 import torch
 
+from mill.models.prefix.fused_kernels import block_table
 from mill.models.prefix.pack import integers, joined_ranges
-from mill.models.prefix.tree_blocks import block_table
 from mill.models.prefix.trie import Segment
 
 

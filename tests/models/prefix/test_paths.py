@@ -13,10 +13,10 @@ from mill.api import warnings
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
-from mill.models.hf import TransformersModel
-from mill.models.prefix import packed_scoring, proof
+from mill.models.hf.model import TransformersModel
+from mill.models.prefix import proof, scoring
+from mill.models.prefix.attention import Pack
 from mill.models.prefix.pack import Unsupported
-from mill.models.prefix.packed_attention import Pack
 from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
@@ -127,7 +127,7 @@ def test_unsupported_attention_found_by_the_probe(tiny_model: Path, monkeypatch:
 
     monkeypatch.setattr(Pack, "attend", unsupported)
     model = opened(tiny_model)
-    assert model.prefix_engine.disabled == "its attention takes sinks"
+    assert model.fast_path.disabled == "its attention takes sinks"
 
 
 @pytest.mark.parametrize("kind", ["scoring", "decoding"])
@@ -164,7 +164,7 @@ def test_a_pass_that_fails_in_the_proof_leaves_everything_to_the_plain_path(
     wanted = opened(tiny_model, exact=True).loglikelihood(choices())
     found = [answer.score for answer in model.loglikelihood(choices())]
     assert found == pytest.approx([answer.score for answer in wanted], abs=1e-4)
-    assert model.prefix_engine.disabled.startswith("a pass with shared prefixes failed: TypeError: ")
+    assert model.fast_path.disabled.startswith("a pass with shared prefixes failed: TypeError: ")
 
 
 @pytest.mark.parametrize("kind", [LOGLIKELIHOOD, GENERATE])
@@ -187,7 +187,7 @@ def test_out_of_memory_in_scoring_switches_the_rows_that_do_not_fit(
     requests = [*choices(), Request(LOGLIKELIHOOD, "dog", " yes")]
     model = opened(tiny_model)
     wanted = [answer.score for answer in model.loglikelihood(requests)]
-    real = packed_scoring.forward
+    real = scoring.forward
 
     def short_of_memory(network: Any, pack: Any, positions: Any, tokens: Any) -> Any:
         if len(pack.ids) > 20:
@@ -196,7 +196,7 @@ def test_out_of_memory_in_scoring_switches_the_rows_that_do_not_fit(
 
     model = opened(tiny_model)
     assert model.prefix_sharing  # probed before memory is short
-    monkeypatch.setattr(packed_scoring, "forward", short_of_memory)
+    monkeypatch.setattr(scoring, "forward", short_of_memory)
     assert [answer.score for answer in model.loglikelihood(requests)] == pytest.approx(wanted, abs=1e-4)
     assert paths_of(model) == {"scoring": "padded (out of memory): 6 requests; packed: 1 request"}
     assert model.prefix_sharing

@@ -12,10 +12,9 @@ import torch
 
 from mill.api.response import Response
 from mill.models.prefix import proof
-from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
-from mill.models.prefix.padded_scoring import score_rows
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle
 from mill.models.prefix.rounding import rounded_otherwise
+from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, score_rows
 from mill.models.tokens.rows import Row, Span
 from tests.models.trained import ATTENTION, FACTS, HYBRID, VOCABULARY, accuracy, recall, trained
 
@@ -130,7 +129,7 @@ def test_a_leak_within_rounding_has_a_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_with_another_scale_or_without_ancestors_differs(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mill.models.prefix.packed_attention import Pack
+    from mill.models.prefix.attention import Pack
 
     model, real = in_dtype("llama", dtype), Pack.attend
     monkeypatch.setattr(Pack, "attend", lambda self, q, k, v, scale, cap: real(self, q, k, v, 0.5 * scale, cap))
@@ -150,7 +149,7 @@ def test_attention_with_another_scale_or_without_ancestors_differs(dtype: str, m
 def test_a_row_of_the_length_of_a_window_is_computed_by_itself() -> None:
     """Whether a model counts the token itself is then of no account."""
     model = in_dtype("gemma3_text", "float32")
-    window = model.config.sliding_window
+    window = model.checkpoint.config.sliding_window
     ids = [recall(1)[index % 16] for index in range(window + 1)]
     found = [Row(ids[:length], [Span(length - 1, [5])], []) for length in (window - 1, window, window + 1)]
     outcomes = dict(PrefixScorer(model, Budget(1 << 20, 1 << 20)).run(found))

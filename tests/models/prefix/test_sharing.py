@@ -10,14 +10,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models import memory
-from mill.models.hf import TransformersModel
-from mill.models.prefix import fused_kernels, packed_scoring
+from mill.models.hf.model import TransformersModel
+from mill.models.prefix import fused_kernels, scoring
 from mill.models.prefix.continuous import ContinuousDecoder
-from mill.models.prefix.packed_scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.proof import DIFFERS, sharing_obstacle
+from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer
 from mill.models.prefix.trie import Segment, Trie, make_trie
 from mill.models.tokens.rows import Row, Span, shared_rows
 
@@ -148,7 +149,7 @@ def score_of(answer: Response) -> float:
 
 def test_without_the_ancestors_scores_are_wrong(zoo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The probe and this suite detect attention that leaves out the ancestors of a row."""
-    from mill.models.prefix.packed_attention import Pack
+    from mill.models.prefix.attention import Pack
 
     model = opened(zoo("llama"))
     wanted = [score_of(answer) for answer in model.loglikelihood(scored())]
@@ -201,7 +202,7 @@ def test_out_of_memory_halves_the_pack_and_a_segment_that_never_fits_is_skipped(
     model = opened(zoo("llama"))
     requests = scored()
     wanted = [answer.score for answer in model.loglikelihood(requests)]
-    real, sizes = packed_scoring.forward, []
+    real, sizes = scoring.forward, []
 
     def short_of_memory(network: Any, pack: Any, positions: Any, tokens: Any) -> Any:
         sizes.append(len(pack.ids))
@@ -209,7 +210,7 @@ def test_out_of_memory_halves_the_pack_and_a_segment_that_never_fits_is_skipped(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(network, pack, positions, tokens)
 
-    monkeypatch.setattr(packed_scoring, "forward", short_of_memory)
+    monkeypatch.setattr(scoring, "forward", short_of_memory)
     found = [answer.score for answer in model.loglikelihood(requests)]
     assert found == pytest.approx(wanted, abs=1e-4)
     assert min(sizes) <= 30 < sizes[0]  # the long prefix alone has more: its rows were scored in padded batches
@@ -218,7 +219,7 @@ def test_out_of_memory_halves_the_pack_and_a_segment_that_never_fits_is_skipped(
 def test_a_row_longer_than_a_sliding_window_is_scored_by_itself(zoo: Any) -> None:
     model = opened(zoo("mistral"))
     long, short = Request(LOGLIKELIHOOD, START * 3, " yes"), Request(LOGLIKELIHOOD, "the lazy", " dog")
-    assert packed_scoring.shortest_window(model.config) == 40
+    assert scoring.shortest_window(model.checkpoint.config) == 40
     assert len(model.tokens.pairs([long])[0].ids) > 40
     wanted = opened(zoo("mistral"), exact=True).loglikelihood([long, short])
     found = model.loglikelihood([long, short])
@@ -253,7 +254,7 @@ def test_answers_are_reported_as_soon_as_they_are_complete(zoo: Any) -> None:
     model = opened(zoo("llama"))
     lengths = {"long": 7, "short": 4}
     requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
-    order = [request.text for request, _ in model.stream_responses(GENERATE, requests)]
+    order = [request.text for request, _ in run_requests(model, GENERATE, requests)]
     assert order == ["short", "long"]
 
 
@@ -319,11 +320,11 @@ def test_a_trie_that_was_made_ahead_changes_no_score(zoo: Any, sent: str, monkey
         tries.append(len(rows))
         return make_trie(rows)
 
-    monkeypatch.setattr(packed_scoring, "make_trie", noted)
+    monkeypatch.setattr(scoring, "make_trie", noted)
     requests = scored()
     ahead = opened(zoo("llama"))
     long = [Request(LOGLIKELIHOOD, "dog", " the lazy dog" * 200)]
-    ahead.prepare_requests(LOGLIKELIHOOD, [*requests, *(long if sent == "too long" else [])])
+    ahead.startup.prepare([*requests, *(long if sent == "too long" else [])])
     given = {"others": scored(), "fewer": requests[3:], "too long": [*requests, *long]}.get(sent, requests)
     found = ahead.loglikelihood(given)
     # None, where those requests are computed for which one was made; one that is too long has no row.

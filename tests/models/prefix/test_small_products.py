@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mill.models.prefix.partial_attention import FEW_QUERIES, _plain_attention, partial_attention
-from mill.models.prefix.small_products import FEWEST, MOST, small_products
+from mill.models.prefix.attention import FEW_QUERIES, _plain_attention, partial_attention
+from mill.models.prefix.fused_layers import FEWEST, MOST, small_products
 
 
 class _Doubled(torch.nn.Linear):

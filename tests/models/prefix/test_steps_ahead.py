@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from mill.api.model import StreamContext
 from mill.api.request import GENERATE, Request, generation_options
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix.continuous import ContinuousDecoder
@@ -48,7 +49,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(StepGraphs, "step", step)
     monkeypatch.setattr(StepGraphs, "capture_ahead", lambda _: None)
-    monkeypatch.setattr("mill.models.prefix.engine.ContinuousDecoder", Copying)
+    monkeypatch.setattr("mill.models.hf.decoding.ContinuousDecoder", Copying)
     return steps
 
 
@@ -81,9 +82,9 @@ def test_answers_of_earlier_steps_are_given_before_a_failure(
     tiny_model: Path, ahead: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu")
-    decoder = model.prefix_engine.decoder()
+    decoder = model.decoder.continuous(StreamContext())
     prompts = model.tokens.prompts(requests(sampled=False, equal=True))
-    wanted = {prompt: answer.text for prompt, answer in model.prefix_engine.decoder().run(prompts, 8)}
+    wanted = {prompt: answer.text for prompt, answer in model.decoder.continuous(StreamContext()).run(prompts, 8)}
     fill, filled = decoder._fill, []
 
     def fails_later(sequences: Any, slots: Any) -> None:

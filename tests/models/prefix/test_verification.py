@@ -12,8 +12,8 @@ import torch
 import mill
 from mill.api.errors import FastPathFailed
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.hf import TransformersModel
-from mill.models.prefix import engine
+from mill.models.hf.model import TransformersModel
+from mill.models.prefix import fast_path
 from mill.models.prefix.paths import ENOUGH, Verification
 from mill.runs.folder import WRONG_PATH, RunFolder
 from tests.models.trained import DELTA_NET, saved
@@ -86,7 +86,7 @@ def test_rows_that_are_sampled_are_compared_with_padded_batches(tiny_model: Path
 @pytest.fixture
 def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proof that sees nothing."""
-    monkeypatch.setattr(engine, "sharing_obstacle", lambda model: "")
+    monkeypatch.setattr(fast_path, "sharing_obstacle", lambda model: "")
 
 
 @pytest.mark.parametrize("kind", [LOGLIKELIHOOD, GENERATE])
@@ -127,7 +127,7 @@ def test_all_answers_of_a_run_are_superseded_also_those_of_earlier_sessions(
     one, two = questions(tmp_path / "one.jsonl", 3, "a"), questions(tmp_path / "two.jsonl", 3, "b")
     spec, output = f"hf[path={model},dtype=float32,device_map=cpu]", tmp_path / "results"
     with monkeypatch.context() as blind:
-        blind.setattr(engine, "sharing_obstacle", lambda model: "")
+        blind.setattr(fast_path, "sharing_obstacle", lambda model: "")
         blind.setattr(Verification, "is_due", lambda *_: False)
         mill.evaluate(spec, str(one), output_dir=output)
     (folder,) = (manifest.parent for manifest in output.rglob("manifest.json"))
@@ -139,7 +139,7 @@ def test_all_answers_of_a_run_are_superseded_also_those_of_earlier_sessions(
     assert scores_of(folder)[first] != wanted[first]
 
     with monkeypatch.context() as unproved:
-        unproved.setattr(engine, "sharing_obstacle", lambda model: "")
+        unproved.setattr(fast_path, "sharing_obstacle", lambda model: "")
         mill.evaluate(spec, str(two), output_dir=output)
     assert list((folder / "record").glob("*.superseded"))
     results = RunFolder(folder).results().tasks

@@ -9,11 +9,11 @@ import pytest
 
 from mill.api.errors import SpecError
 from mill.models.litellm.model import LiteLLMModel
-from mill.models.llama_cpp import LlamaCppModel
-from mill.models.openai_compat import OpenAICompatModel
+from mill.models.llama_cpp.model import LlamaCppModel
+from mill.models.openai_compat.model import OpenAICompatModel
+from mill.models.openai_compat.vllm_mlx import VllmMlxModel
 from mill.models.spec.arguments import check_key
 from mill.models.spec.open import open_model
-from mill.models.vllm_mlx import VllmMlxModel
 
 BACKENDS = [OpenAICompatModel, LlamaCppModel, VllmMlxModel, LiteLLMModel]
 ODD = {

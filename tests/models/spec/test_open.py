@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-import mill.models  # noqa: F401  registers the built-in backends
-from mill.api import files, warnings
+from mill.api import registry
 from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
@@ -141,12 +140,6 @@ def test_a_missing_package_is_refused_with_its_install_line(
     assert str(raised.value) == f'the backend {name} needs the package {package}: pip install -e ".[{extra}]"'
 
 
-def test_a_backend_whose_module_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module.startswith("mill.") else object())
-    with pytest.raises(ModelError, match=r"^the backend vllm is not in this version of mill$"):
-        open_model("vllm[path=a]")
-
-
 def test_a_users_class_under_a_built_in_name_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
     models.add("vllm", Typed)
@@ -269,7 +262,6 @@ def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(warnings, "_reported", set())
     (tmp_path / "shapes").mkdir()
     config = "mill/models/configs/clip/shapes.py"
     assert parse_spec("./shapes") == parse_spec("hf[path=./shapes]") and parse_spec(config).config == config
@@ -432,9 +424,9 @@ def test_a_config_with_an_unknown_type_is_refused_with_the_nearest(tmp_path: Pat
 def test_threads_that_open_one_file_import_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is still importing it when the others come."""
     opened: list[str] = []
-    monkeypatch.setattr(files, "check_path", opened.append)
-    monkeypatch.setattr(files, "await_others", lambda: until(lambda: len(opened) == 4, "four threads"), raising=False)
-    path = write(tmp_path, 'from mill.api import files\n\nfiles.await_others()\nmodel = {"type": "hf", "path": "a"}\n')
+    monkeypatch.setattr(registry, "check_path", opened.append)
+    monkeypatch.setattr(registry, "await_others", lambda: until(lambda: len(opened) == 4, "four threads"), raising=False)
+    path = write(tmp_path, 'from mill.api import registry\n\nregistry.await_others()\nmodel = {"type": "hf", "path": "a"}\n')
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(load_model_from_file, [path] * 4)) == [{"type": "hf", "path": "a"}] * 4
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import mill.models  # noqa: F401  registers the built-in backends
+from mill.api.backend import Backend
 from mill.api.errors import MillError, SpecError, UnknownName
-from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
+from mill.api.registry import models, own_names, register_model, registering
+from mill.models.spec.parse import Spec, addresses_of, make_spec, parse_spec, split_list
 
 OLLAMA = "http://127.0.0.1:11434"
 
@@ -279,3 +283,56 @@ def test_a_backend_and_an_address_may_be_given_separately(model: str, backend: s
 def test_a_backend_or_an_address_that_does_not_fit_is_refused(model: str, backend: str, url: str, message: str) -> None:
     with pytest.raises(MillError, match=message):
         make_spec(model, backend=backend, base_url=url)
+
+
+DESCRIBED = """
+from mill.api.backend import Backend
+
+BACKEND = Backend(
+    name="mill-test-engine",
+    target="mill_test_engine_class:Engine",
+    aliases=("mill-test-alias",),
+    prefixes={"mill-test-prefix": {"fast": "true"}},
+    model_argument="model",
+    address_argument="host",
+)
+"""
+
+
+def test_a_backend_of_another_package_has_aliases_a_prefix_and_an_address_and_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mill_test_engine.py").write_text(DESCRIBED)
+    (tmp_path / "mill_test_engine_class.py").write_text("class Engine: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [EntryPoint("mill-test-engine", "mill_test_engine:BACKEND", "mill.models")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(models, "_plugins_read", False)
+    monkeypatch.setattr(models, "_entries", models.entries())
+    expected = Spec("mill-test-engine", {"model": "m", "fast": "true"})
+    assert parse_spec("mill-test-prefix:m") == expected
+    assert parse_spec("mill-test-alias:m") == Spec("mill-test-alias", {"model": "m"})
+    served = make_spec("m", backend="mill-test-engine", base_url="http://h:1")
+    assert served == Spec("mill-test-engine", {"model": "m", "host": "http://h:1"}) and addresses_of(served) == [
+        "http://h:1"
+    ]
+    assert "mill_test_engine_class" not in sys.modules
+    assert models.get("mill-test-alias").__name__ == "Engine"
+
+
+def test_a_class_of_a_file_has_what_its_description_says() -> None:
+    with own_names(), registering():
+
+        @register_model(Backend("mill-test-own", aliases=("mill-test-mine",), model_argument="name"))
+        class Own:
+            pass
+
+        assert models.get("mill-test-mine") is Own
+        assert parse_spec("mill-test-mine:m") == Spec("mill-test-mine", {"name": "m"})
+
+
+def test_descriptions_are_read_without_what_their_backends_need() -> None:
+    code = "import sys; from mill.models.spec.parse import parse_spec; parse_spec('gguf:m'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"torch", "transformers", "vllm", "litellm", "numpy", "aiohttp", "PIL", "mill.models.hf.model"}
+    assert not heavy & set(done.stdout.split())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mill.models.tokens.stops import cut_at_stops
+from mill.models.tokens.reasoning import cut_at_stops
 
 
 def by_lm_eval(text: str, stops: list[str]) -> str:

@@ -5,7 +5,7 @@ import { useEffect, useState } from "../vendor/hooks.mjs";
 
 const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
 export const pairFilterOf = (params) => Object.fromEntries(filled(Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]))));
-export const CELLS = { both_right: "both right", regression: "regression", improvement: "improvement", both_wrong: "both wrong", other: "not 0 or 1" };
+export const CELLS = { both_right: "both right", regression: "regression", improvement: "improvement", both_wrong: "both wrong", other: "graded or without a score" };
 const MARGINS = [0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2];
 
 const CellButton = ({ name, data, params }) => {
@@ -28,7 +28,7 @@ const Margin = ({ value, noMargin, above, flips }) => {
     ${noMargin > 0 && html`<small>${counted(noMargin, "changed pair")} without a known margin stay${noMargin === 1 ? "s" : ""}</small>`}</label>`;
 };
 
-const groupKeys = { category: (one) => `${one.task}/${one.category}`, n: (one) => one.n, lost: (one) => Math.abs(one.lost?.value ?? 0), p: (one) => -(one.p_corrected ?? 2), changed: (one) => one.changed / one.n };
+const groupKeys = { category: (one) => `${one.task}/${one.category}`, n: (one) => one.n, lost: (one) => Math.abs((one.lost ?? one.scores?.[2])?.value ?? 0), p: (one) => -(one.p_corrected ?? 2), changed: (one) => one.changed / one.n };
 
 const Groups = ({ data, params }) => {
   if (data.groups.length < 2) return null;
@@ -36,12 +36,12 @@ const Groups = ({ data, params }) => {
   const rows = [...data.groups].sort((x, y) => (key(x) < key(y) ? 1 : key(x) > key(y) ? -1 : 0));
   const Header = ({ name, children }) => html`<th scope="col" class=${name === "category" ? "" : "number"} aria-sort=${(params.by || "lost") === name ? "descending" : "none"}><button class="sort" onClick=${() => setParams({ by: name })}>${children}</button></th>`;
   return html`<h2>Tasks and categories</h2><div class="scroll wide"><table class="list"><thead><tr>
-    <${Header} name="category">Task and category</${Header}><${Header} name="n">Pairs</${Header}><${Header} name="changed">Texts changed</${Header}><th scope="col" class="number">Worse / better</th><${Header} name="lost">Accuracy lost</${Header}><${Header} name="p">p, corrected</${Header}></tr></thead>
+    <${Header} name="category">Task and category</${Header}><${Header} name="n">Pairs</${Header}><${Header} name="changed">Texts changed</${Header}><th scope="col" class="number">Worse / better</th><${Header} name="lost">Lost</${Header}><${Header} name="p">p, corrected</${Header}></tr></thead>
     <tbody>${rows.slice(0, 200).map((one) => html`<tr key=${`${one.task}/${one.category}`}><th scope="row"><a href=${href("compare", { ...pairFilterOf(params), task: one.task, category: one.category })}>${visible(one.task)}${one.category ? ` / ${visible(one.category)}` : ""}</a></th>
       <td class="number">${number(one.n)}</td><td class="number">${percent(one.changed / one.n)}</td><td class="number">${number(one.cells.regression)} / ${number(one.cells.improvement)}</td>
-      <td class="number">${one.lost ? html`${percent(one.lost.value)}<small>${percent(one.lost.low)} to ${percent(one.lost.high)}</small><${Interval} ...${one.lost} from=${-1} to=${1} title=${`${percent(one.lost.low)} to ${percent(one.lost.high)}`} />` : "–"}</td>
+      <td class="number">${one.lost ? html`${percent(one.lost.value)}<small>${percent(one.lost.low)} to ${percent(one.lost.high)}</small><${Interval} ...${one.lost} from=${-1} to=${1} title=${`${percent(one.lost.low)} to ${percent(one.lost.high)}`} />` : one.scores ? html`${number(one.scores[2].value)}<small>${number(one.scores[2].low)} to ${number(one.scores[2].high)}</small>` : "–"}</td>
       <td class="number">${pValue(one.p_corrected)}<small>p ${pValue(one.p)}</small></td></tr>`)}</tbody></table></div>
-    <p class="note">p: McNemar's exact test; corrected by Holm's method for ${data.groups.length} categories.${rows.length > 200 ? ` The first 200 of ${rows.length}.` : ""}</p>`;
+    <p class="note">p: McNemar's exact test, of graded scores the paired t-test; corrected by Holm's method for ${data.groups.length} categories.${rows.length > 200 ? ` The first 200 of ${rows.length}.` : ""}</p>`;
 };
 
 const Pairs = ({ params, state, labels }) => {
@@ -90,6 +90,8 @@ export const Compare = ({ params, state }) => {
       <div class="columns"><div><${Table} data=${data} labels=${labels} params=${params} /></div>
         <div><dl class="facts-list"><dt>Accuracy</dt><dd>${data.accuracy ? html`${percent(data.accuracy[0])} → ${percent(data.accuracy[1])}` : "–"}</dd>
           <dt>Accuracy lost</dt><dd>${data.lost ? html`${percent(data.lost.value)} (${percent(data.lost.low)} to ${percent(data.lost.high)})` : "–"}</dd>
+          ${data.scores && html`<dt>Mean score</dt><dd>${number(data.scores[0].value)} → ${number(data.scores[1].value)}</dd>
+          <dt>Score lost</dt><dd>${number(data.scores[2].value)} (${number(data.scores[2].low)} to ${number(data.scores[2].high)}), p ${pValue(data.score_p)}</dd>`}
           <dt>McNemar's p</dt><dd>${pValue(data.p)}</dd><dt>Changed answers</dt><dd>${number(data.flipped)} of ${number(data.n)}</dd><dt>Changed texts</dt><dd>${number(data.changed)} of ${number(data.n)}</dd>
           ${data.unpaired > 0 && html`<dt>Not compared</dt><dd>${counted(data.unpaired, "sample")} that one run does not have, or has no answer to</dd>`}
           ${data.other_prompt > 0 && html`<dt>Other prompts</dt><dd class="bad">${counted(data.other_prompt, "pair")}: the same data, rendered with other settings</dd>`}</dl>

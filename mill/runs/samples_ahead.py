@@ -1,0 +1,87 @@
+"""What samples have before they have responses: their files, so that a run can be read while it is in progress, and their
+prompts as the model gets them. Both are made in a thread while the model computes, where that is possible."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+
+from mill.api.model import MillModel, RendersPrompts
+from mill.api.request import Request
+from mill.execute.sample_state import SampleState
+from mill.runs.folder import RunFolder
+from mill.runs.samples import from_state, prompt_requests, score_sample, write_samples
+from mill.runs.task_plan import TaskPlan
+from mill.support.clocks import WRITING, phase
+from mill.support.processes import Background
+
+
+class SamplesAhead:
+    """Those of one run."""
+
+    def __init__(self, folder: RunFolder, model: MillModel) -> None:
+        self._folder, self._model = folder, model
+        self._prompts: dict[tuple[str, str | int], list[str]] = {}
+        self._beside: Background[None] | None = None
+        self.unwritten: Sequence[TaskPlan] = ()
+        """The tasks whose samples no earlier session has written."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the samples do not change while they are answered. Dialogs grow."""
+        return not any(state.rounds for plan in self.unwritten for state in plan.states)
+
+    def write(self) -> None:
+        plans, self.unwritten = self.unwritten, ()
+        with phase(WRITING):
+            for plan in plans:
+                unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
+                # Without fsync: they are written again.
+                write_samples(self._folder, self._model.model_name, plan.task.name, unanswered, sync=False)
+
+    def start(self, states: Sequence[SampleState]) -> None:
+        """In a thread, while the model computes."""
+        self.finish_files()
+
+        def prepare() -> None:
+            self.write()
+            self._render(state for state in states if not state.rounds)
+
+        self._beside = Background(prepare)
+
+    def finish_files(self) -> None:
+        """Wait until the files are written, or write them if that has not begun."""
+        if self._beside is not None:
+            with phase(WRITING):
+                self._beside.result()
+            self._beside = None
+        elif self.unwritten:
+            self.write()
+
+    def finish_prompts(self, states: Iterable[SampleState]) -> None:
+        """Render what is left, after the last request and before the model is closed: some keep no tokenizer."""
+        if self._beside is not None:
+            self.finish_files()
+        self._render(state for state in states if _name(state) not in self._prompts)
+
+    def prompts_of(self, state: SampleState) -> list[str]:
+        """Its `prompt_requests` after the model's chat template."""
+        return self._prompts.get(_name(state), [])
+
+    def _render(self, states: Iterable[SampleState]) -> None:
+        for state in states:
+            with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
+                self._prompts[_name(state)] = [self._rendered(request) for request in prompt_requests(state)]
+
+    def _rendered(self, request: Request) -> str:
+        """Where the model does not say, its messages as JSON."""
+        if isinstance(self._model, RendersPrompts):
+            return self._model.rendered_prompt(request)
+        if isinstance(request.context, str):
+            return request.context
+        return json.dumps([message.to_json() for message in request.context], ensure_ascii=False)
+
+
+def _name(state: SampleState) -> tuple[str, str | int]:
+    return state.task.name, state.sample.id

@@ -1,0 +1,1 @@
+"""Files, terminals, secrets, processes and clocks: nothing here knows of evaluation. Imports `mill.api.errors` only."""
