@@ -20,9 +20,8 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Benchmark, Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.metrics.extract import listed_choice
-from mill.tasks.generative import LETTERS
 from mill.tasks.multiple_choice import GENERATED, ListedQuestion, named_choice
-from mill.tasks.prompted import Doc
+from mill.tasks.prompted import LETTERS, Doc
 
 Order = tuple[int, ...]
 """The indices of the choices, in the order in which they are listed."""

@@ -20,9 +20,8 @@ from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
 from mill.support.terminal import warn
 from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
-from mill.tasks.generative import LETTERS
 from mill.tasks.multiple_choice import GENERATED, ListedQuestion
-from mill.tasks.prompted import Doc, shots_from
+from mill.tasks.prompted import LETTERS, Doc, shots_from
 from mill.tasks.sources import Documents, is_pattern
 
 
