@@ -1,7 +1,8 @@
-"""Which tasks, groups and tags lm-eval and lmms-eval have, and the file of each.
+"""Which tasks, groups and tags lm-evaluation-harness has, and the file of each.
 
-Both packages parse all of their YAML files at every start, which takes seconds. What they find is stored in the cache folder
-by version and path, so that a name is found in milliseconds and only the folders that it needs are loaded.
+lm-eval parses all of its YAML files at every start. This index reads only the keys that name things, and is stored in the
+cache folder by version and path, so that a name is found in milliseconds and only the folders that it needs are loaded.
+lmms-eval's files are read the same way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import fnmatch
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,12 +24,15 @@ from mill.support.files import cache_folder, write_json
 from mill.tasks.sources import is_pattern
 
 TASK, GROUP, TAG = "task", "group", "tag"
-_FORMAT = 3  # of the stored file
+FORMAT = 2  # of the stored file
+_KEYS = ("task", "group", "tag", "include", "class")
+_BLOCK = re.compile(rf"^[\"']?(?:{'|'.join(_KEYS)})[\"']?[ \t]*:.*(?:\n(?:[ \t#-].*|[ \t]*))*", re.MULTILINE)
+SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
 
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A task, a group with its members, or a tag with its tasks, which has no file."""
+    """A name of lm-eval or of lmms-eval: a task, a group with its members, or a tag with its tasks, which has no file."""
 
     kind: str
     file: str = ""
@@ -60,7 +65,7 @@ def _kind(entry: IndexEntry, group: str) -> str:
 
 def stored_index(package: str, root: Path, version: str, make: Callable[[Path], Entries]) -> Entries:
     """The names of a package's own tasks, read from the cache where it is current, else made and stored."""
-    stamp = f"{_FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
+    stamp = f"{FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
     file = cache_folder() / f"{package}-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -75,20 +80,29 @@ def stored_index(package: str, root: Path, version: str, make: Callable[[Path], 
     return entries
 
 
-def make_index(root: Path) -> Entries:
-    """The names that lm-eval finds in a folder of tasks."""
-    from lm_eval.tasks import TaskManager
+def make_index(root: Path, problems: list[str] | None = None) -> Entries:
+    """The names in a folder of lm-eval's tasks. Files that name nothing because they cannot be read are added to the
+    problems, with the reason."""
+    entries: Entries = {}
+    tags: dict[str, list[str]] = {}
+    for file in yaml_files(root):
+        config = named_keys(file, problems)
+        group, task = config.get("group"), config.get("task")
+        if "class" not in config and isinstance(group, str):
+            members = task if isinstance(task, list) else []
+            entries.setdefault(group, IndexEntry(GROUP, str(file), tuple(_member_names(members))))
+        elif isinstance(task, str) and task not in entries:
+            entries[task] = IndexEntry(TASK, str(file))
+            for tag in as_list(config.get("tag")):
+                tags.setdefault(tag, []).append(task)
+    for tag, tasks in tags.items():
+        entries.setdefault(tag, IndexEntry(TAG, members=tuple(sorted(tasks))))
+    return entries
 
-    found = TaskManager(include_path=[str(root)], include_defaults=False).task_index
-    return {name: _entry(entry) for name, entry in found.items() if isinstance(name, str)}
 
-
-def _entry(entry: Any) -> IndexEntry:
-    if entry.kind.name == "TAG":
-        return IndexEntry(TAG, members=tuple(sorted(entry.tags)))
-    members = entry.cfg.get("task") if entry.kind.name == "GROUP" else None
-    kind = TASK if members is None else GROUP
-    return IndexEntry(kind, str(entry.yaml_path), tuple(_member_names(members if isinstance(members, list) else [])))
+def yaml_files(root: Path) -> Iterator[Path]:
+    files = (file for file in root.rglob("*.yaml") if not SKIPPED & set(file.parts) and file.is_file())
+    yield from sorted(files, key=lambda file: file.as_posix())
 
 
 def _member_names(members: Sequence[Any]) -> Iterator[str]:
@@ -106,29 +120,60 @@ def _member_names(members: Sequence[Any]) -> Iterator[str]:
                 yield from _member_names(inner)
 
 
-def broken_files(root: Path) -> list[str]:
-    """Files of a folder that lm-eval leaves out without a word, each with its line and the reason."""
-    return list(dict.fromkeys(problem for file in sorted(root.rglob("*.yaml")) if (problem := _problem(file))))
-
-
-def _problem(file: Path, within: tuple[Path, ...] = ()) -> str:
+def named_keys(file: Path, problems: list[str] | None = None, within: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The keys of a task file that name things, with those that it includes. What does not parse has none, and is added to
+    the problems."""
+    problems = [] if problems is None else problems
     if file in within or not file.is_file():  # a pipe or a device is never read
-        return f"{within[-1]} includes {file}, which is not a file or includes it" if within else ""
+        if within:
+            problems.append(f"{within[-1]} includes {file}, which {'includes it' if file in within else 'is not a file'}")
+        return {}
     try:
-        config = yaml.load(file.read_text(encoding="utf-8-sig", errors="replace"), _Loader)
+        text = file.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
-        return f"{file}: {error.strerror}"
+        problems.append(f"{file}: {error.strerror}")
+        return {}
+    try:
+        config = _parsed("\n".join(match.group() for match in _BLOCK.finditer(text))) or _parsed(text)
+    except yaml.YAMLError:
+        problems += broken(file)
+        return {}
+    found = {key: config[key] for key in _KEYS if key in config}
+    merged: dict[str, Any] = {}
+    for included in as_list(found.pop("include", None)):
+        merged |= named_keys((file.parent / included).resolve(), problems, (*within, file))
+    return merged | found
+
+
+def broken(file: Path) -> list[str]:
+    """Why a file is no YAML, with the line; empty where it is."""
+    try:
+        _parsed(file.read_text(encoding="utf-8-sig", errors="replace"))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
-        return f"{file}{where}: {getattr(error, 'problem', None) or 'this is not YAML'}"
-    included = config.get("include") if isinstance(config, dict) else None
-    names = included if isinstance(included, list) else [included] if included else []
-    return next(filter(None, (_problem((file.parent / str(name)).resolve(), (*within, file)) for name in names)), "")
+        return [f"{file}{where}: {getattr(error, 'problem', None) or 'this is not YAML'}"]
+    except OSError as error:
+        return [f"{file}: {error.strerror}"]
+    return []
 
 
-class _Loader(yaml.SafeLoader):
+def as_list(value: Any) -> list[str]:
+    """One name or several; anything else is none, and lm-eval refuses it when the task is loaded."""
+    return [value] if isinstance(value, str) else [str(one) for one in value] if isinstance(value, list) else []
+
+
+class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
     """Reads `!function` and other tags as plain values: no code is imported."""
 
 
-_Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+def _untagged(loader: yaml.Loader, suffix: str, node: yaml.Node) -> Any:
+    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+
+_Loader.add_multi_constructor("!", _untagged)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    config = _Loader(text).get_single_data()
+    return config if isinstance(config, dict) else {}

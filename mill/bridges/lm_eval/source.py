@@ -14,7 +14,7 @@ from typing import Any
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
 from mill.bridges.lm_eval import library
-from mill.bridges.lm_eval.index import Entries, IndexEntry, broken_files, listed, make_index, stored_index
+from mill.bridges.lm_eval.index import Entries, IndexEntry, broken, listed, make_index, named_keys, stored_index, yaml_files
 from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
@@ -164,15 +164,15 @@ class LmEvalSource:
     @functools.cached_property
     def index(self) -> Entries:
         """Of lm-eval's own tasks; not read where the user's folders have all names."""
-        with library.quiet():
-            return stored_index("lm-eval", library.tasks_folder(), library.version(), make_index)
+        return stored_index("lm-eval", library.tasks_folder(), library.version(), make_index)
 
     def add_folder(self, path: str) -> bool:
         if path in self._folders:
             return True
-        with library.quiet():
-            found = make_index(Path(path))
-        for problem in broken_files(Path(path)):
+        problems: list[str] = []
+        found = make_index(Path(path), problems)
+        broken_files = [problem for file in yaml_files(Path(path)) for problem in broken(file)]
+        for problem in dict.fromkeys([*problems, *broken_files]):
             warn(f"a task file is left out: {problem}")
         if found:
             self._folders.append(path)
@@ -244,8 +244,13 @@ class LmEvalSource:
         folders = self.folders_of(name)
         own = f" from {folders[0]}" if name in self._own and folders else ""
         what = f"{PREFIX}{name}{own} cannot be loaded"
-        with loading(what), task_in_errors():
-            found = library.load(name, folders)
+        try:
+            with loading(what), task_in_errors():
+                found = library.load(name, folders)
+        except DataError:
+            if reason := self._broken_file(name, folders):
+                raise DataError(f"{what}: {reason}") from None
+            raise
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
         tasks = [LmEvalTask(PREFIX + inner, task, found.random_state) for inner, task in found.tasks.items()]
@@ -259,6 +264,16 @@ class LmEvalSource:
             for inner, group in found.groups.items()
         ]
         return tasks, groups
+
+    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
+        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
+        entry = self._entry(name)
+        wanted = {name, *(entry.members if entry is not None else ())}
+        for file in (file for folder in folders for file in yaml_files(folder)):
+            problems = broken(file)
+            if problems and wanted & set(map(str, named_keys(file).values())):
+                return problems[0]
+        return ""
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         return [(PREFIX + name, kind) for name, kind in listed(self._entries(), text)]

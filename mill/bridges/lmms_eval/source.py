@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,18 @@ from typing import Any
 
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.task import Benchmark, Task, TaskScores
-from mill.bridges.lm_eval.index import TAG, TASK, Entries, IndexEntry, listed, stored_index
+from mill.bridges.lm_eval.index import (
+    GROUP,
+    SKIPPED,
+    TAG,
+    TASK,
+    Entries,
+    IndexEntry,
+    as_list,
+    listed,
+    named_keys,
+    stored_index,
+)
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.library import PREFIX
@@ -25,23 +37,28 @@ CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 
 
 def make_index(root: Path) -> Entries:
-    """The names that lmms-eval finds. It knows the tasks of a tag, and those of a group once that is loaded."""
-    with library.running("the tasks of lmms-eval cannot be listed"):
-        from lmms_eval.tasks import TaskManager
-
-        found = TaskManager().task_index
-    return {
-        name: IndexEntry(entry["type"], "" if entry["type"] == TAG else str(entry["yaml_path"]), tuple(_tasks(entry)))
-        for name, entry in found.items()
-    }
-
-
-def _tasks(entry: Mapping[str, Any]) -> Sequence[str]:
-    return entry["task"] if entry["type"] == TAG else ()
+    entries: Entries = {}
+    tags: dict[str, list[str]] = {}
+    # In the order of the disk, as lmms-eval reads them: of two files with one name the last counts.
+    folders = ((folder, files) for folder, _, files in os.walk(root) if not SKIPPED & set(Path(folder).parts))
+    for file in (Path(folder, name) for folder, files in folders for name in files if name.endswith(".yaml")):
+        config = named_keys(file)
+        group, task = config.get("group"), config.get("task")
+        if "class" in config and isinstance(task, str):
+            entries[task] = IndexEntry(CLASS, str(file))
+        elif isinstance(task, list) and isinstance(group, str):
+            entries[group] = IndexEntry(GROUP, str(file), tuple(member for member in task if isinstance(member, str)))
+        elif isinstance(task, str):
+            entries[task] = IndexEntry(TASK, str(file))
+            for tag in (*as_list(config.get("tag")), *as_list(group)):
+                tags.setdefault(tag, []).append(task)
+    for tag, tasks in tags.items():
+        entries.setdefault(tag, IndexEntry(TAG, members=tuple(dict.fromkeys(tasks))))
+    return entries
 
 
 def for_lmms_eval(entries: Entries) -> dict[str, dict[str, Any]]:
-    """An index in the form of lmms-eval's TaskManager."""
+    """An index in the form that lmms-eval's TaskManager makes by parsing all files."""
     return {
         name: {
             "type": entry.kind,

@@ -442,6 +442,15 @@ def test_a_list_of_names_comes_from_an_index(mill: Mill, monkeypatch: pytest.Mon
     assert mill("ls", "tasks", "lmms-eval:docvqa")[1] == out
 
 
+def test_the_index_names_what_lmms_eval_names(task_manager: Any) -> None:
+    from mill.bridges.lmms_eval.library import tasks_folder
+    from mill.bridges.lmms_eval.source import for_lmms_eval, make_index
+
+    mine = for_lmms_eval(make_index(tasks_folder()))
+    theirs = {name: {**entry, "task": entry.get("task", -1)} for name, entry in task_manager.task_index.items()}
+    assert {name: {**entry, "task": entry.get("task", -1)} for name, entry in mine.items()} == theirs
+
+
 def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, task_manager: Any, tmp_path: Path) -> None:
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.models.registry_v2 import ModelRegistryV2
