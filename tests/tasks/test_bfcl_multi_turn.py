@@ -311,38 +311,40 @@ LIST: tuple[str, Any] = ("list_tickets", {})
 BOTH = '{"tickets": ["first", "a"]}'
 
 
-@pytest.mark.parametrize(
-    ("expected", "turns", "reason"),
-    [
-        ([["open_ticket('a')"]], [answered(A), DONE], ""),
-        ([["open_ticket('a')"]], [DONE], "no call in turn 1"),
-        ([["open_ticket('a')"]], [answered(B), DONE], "TicketAPI.tickets is not as expected after turn 1"),
-        ([["open_ticket('a')"]], [answered(A, LIST), DONE], ""),  # more calls that change nothing
-        ([["open_ticket('a')"]], [answered(A), answered(LIST), answered(("sell", {})), DONE], ""),
-        ([["open_ticket('a')"]], [answered(A, A), DONE], "TicketAPI.tickets is not as expected after turn 1"),
-        ([["open_ticket('a')", "list_tickets()"]], [answered(A), DONE], f"no call up to turn 1 gave {BOTH}"),
-        ([["open_ticket('a')", "list_tickets()"]], [answered(LIST, A), DONE], f"no call up to turn 1 gave {BOTH}"),
-        ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE, answered(("sell", {})), DONE], ""),  # known before
-        ([["list_tickets()"], ["list_tickets()"] * 2], [answered(LIST), DONE, answered(("sell", {})), DONE],
-         'no call up to turn 2 gave {"tickets": ["first"]}'),
-        ([[], ["open_ticket('a')"]], [answered(A), DONE, answered(LIST), DONE], ""),  # made in a turn that is not judged
-        ([[], ["list_tickets()"]], [answered(A), DONE, answered(LIST), DONE],
-         "TicketAPI.tickets is not as expected after turn 2"),
-        ([[], ["list_tickets()"]], [DONE, answered(LIST), DONE], ""),
-        ([["list_tickets()"], []], [answered(LIST), DONE, answered(A), DONE], ""),  # the last turn is not judged
-        ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE], "the dialog ended in turn 1 of 2"),
-        ([["list_tickets()"]], [answered(LIST)], ""),  # the last response allowed has a call
-        ([["list_tickets()"]], [replace(answered(LIST), tool_results=())],
-         'no call up to turn 1 gave {"tickets": ["first"]}'),  # not executed, after the limit of rounds
-        ([["list_tickets()"]], [answered(("list_tickets", "{")), DONE],
-         "the arguments of a call are not a JSON object in turn 1"),
-    ],
-)  # fmt: skip
-def test_rules(package: Path, expected: list[list[str]], turns: list[Response], reason: str) -> None:
-    write_package(package, BASE, [dialog(0, BASE, *[user()] * len(expected))], [expected])
-    (sample,) = task().samples()
-    assert task().wrong(sample, turns) == reason
-    assert task().score(sample, turns) == {"acc": float(not reason)}
+# Expected calls of each turn, the responses, and why they are wrong.
+RULES: list[tuple[list[list[str]], list[Response], str]] = [
+    ([["open_ticket('a')"]], [answered(A), DONE], ""),
+    ([["open_ticket('a')"]], [DONE], "no call in turn 1"),
+    ([["open_ticket('a')"]], [answered(B), DONE], "TicketAPI.tickets is not as expected after turn 1"),
+    ([["open_ticket('a')"]], [answered(A, LIST), DONE], ""),  # more calls that change nothing
+    ([["open_ticket('a')"]], [answered(A), answered(LIST), answered(("sell", {})), DONE], ""),
+    ([["open_ticket('a')"]], [answered(A, A), DONE], "TicketAPI.tickets is not as expected after turn 1"),
+    ([["open_ticket('a')", "list_tickets()"]], [answered(A), DONE], f"no call up to turn 1 gave {BOTH}"),
+    ([["open_ticket('a')", "list_tickets()"]], [answered(LIST, A), DONE], f"no call up to turn 1 gave {BOTH}"),
+    ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE, answered(("sell", {})), DONE], ""),  # known before
+    ([["list_tickets()"], ["list_tickets()"] * 2], [answered(LIST), DONE, answered(("sell", {})), DONE],
+     'no call up to turn 2 gave {"tickets": ["first"]}'),
+    ([[], ["open_ticket('a')"]], [answered(A), DONE, answered(LIST), DONE], ""),  # made in a turn that is not judged
+    ([[], ["list_tickets()"]], [answered(A), DONE, answered(LIST), DONE],
+     "TicketAPI.tickets is not as expected after turn 2"),
+    ([[], ["list_tickets()"]], [DONE, answered(LIST), DONE], ""),
+    ([["list_tickets()"], []], [answered(LIST), DONE, answered(A), DONE], ""),  # the last turn is not judged
+    ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE], "the dialog ended in turn 1 of 2"),
+    ([["list_tickets()"]], [answered(LIST)], ""),  # the last response allowed has a call
+    ([["list_tickets()"]], [replace(answered(LIST), tool_results=())],
+     'no call up to turn 1 gave {"tickets": ["first"]}'),  # not executed, after the limit of rounds
+    ([["list_tickets()"]], [answered(("list_tickets", "{")), DONE],
+     "the arguments of a call are not a JSON object in turn 1"),
+]  # fmt: skip
+
+
+def test_rules(package: Path) -> None:
+    rows = [dialog(number, BASE, *[user()] * len(expected)) for number, (expected, _, _) in enumerate(RULES)]
+    write_package(package, BASE, rows, [expected for expected, _, _ in RULES])
+    made = task()
+    for sample, (_, turns, reason) in zip(made.samples(), RULES, strict=True):
+        assert made.wrong(sample, turns) == reason, sample.id
+        assert made.score(sample, turns) == {"acc": float(not reason)}
 
 
 # Runs

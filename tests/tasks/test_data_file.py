@@ -665,7 +665,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         select([str(tmp_path / "gone.txt")])
 
 
-@pytest.mark.parametrize("name", ["my,task.csv", "a*.csv", "what?.csv", "a, b.csv"])
+@pytest.mark.parametrize("name", ["my,task.csv", "a*.csv"])
 def test_a_file_may_have_commas_and_the_signs_of_patterns_in_its_name(
     tmp_path: Path,
     scripted: type[Scripted],
