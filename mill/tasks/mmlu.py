@@ -6,8 +6,7 @@ from __future__ import annotations
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Sample
 from mill.tasks.data import Dataset
-from mill.tasks.generated_choice import add_generated
-from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask
+from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask, add_generated
 from mill.tasks.prompted import LETTERS, Doc, LetterTask
 
 _SUBJECTS_BY_AREA = {

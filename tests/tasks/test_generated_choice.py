@@ -20,8 +20,8 @@ from mill.cli.main import run as main
 from mill.metrics.aggregate import position_spread
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
-from mill.tasks.generated_choice import choice_orders
 from mill.tasks.load import load_builtin, make_task, select
+from mill.tasks.multiple_choice import choice_orders
 
 load_builtin()
 Put = Callable[..., None]

@@ -13,9 +13,9 @@ from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Task, TaskType
-from mill.tasks.generated_choice import GeneratedChoiceTask
 from mill.tasks.load import load_builtin, load_files, make_task, select, serve
 from mill.tasks.mmlu import AREAS
+from mill.tasks.multiple_choice import GeneratedChoiceTask
 
 load_builtin()
 
