@@ -312,6 +312,8 @@ def write_lines(folder: RunFolder, task: str, lines: Iterable[str], *, sync: boo
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.Encoder().encode
+_FROM_TASKS = ("doc", "extracted", "extracted_repeats", "messages", "tools", "added_tools", "details", "means")
+"""Columns with values of a task's own making; all others are made of numbers and texts here."""
 _PLAIN_TYPES = {str, bool, int, type(None)}
 _KEY_TYPES = {str}
 
@@ -320,7 +322,7 @@ def line_of(columns: Mapping[str, Any]) -> str:
     """A row as JSON. Lone surrogates are written out and the line is marked: DuckDB reads no line with their escapes."""
     with contextlib.suppress(UnicodeEncodeError, OverflowError, RecursionError, TypeError):
         line = _encode(columns)  # which refuses what contains itself
-        if _is_plain(columns):
+        if _is_plain(*(columns[name] for name in _FROM_TASKS if name in columns)):
             line = msgspec.json.format(line, indent=0)  # both in a fifth of the time of json.dumps
             return line.decode()
     text = json_text(columns)
