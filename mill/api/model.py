@@ -366,6 +366,8 @@ def _in_order(model: MillModel, kind: str, requests: Sequence[Request]) -> list[
         responses = _responses(model, kind, distinct)
     except FastPathFailed:  # it is off from now on
         responses = _responses(model, kind, distinct)
+    for request in requests:
+        request.resps.append(responses[request.key])
     return [responses[request.key] for request in requests]
 
 
