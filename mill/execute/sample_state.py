@@ -54,7 +54,7 @@ class SampleState:
 
     def open_requests(self) -> list[Request]:
         last = (*self.requests, *(rounds[-1] for rounds in self.rounds))
-        return [request for request in last if request.key not in self.answers]
+        return [one for one in last if one.key not in self.answers] if self.answers else list(last)  # hashed when needed
 
     def take(self, answers: Answers) -> None:
         """Take the responses to its open requests."""
