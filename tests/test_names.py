@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"api", "support", "metrics", "models", "execute", "runs", "sandbox"},
     "sandbox": {"api", "support"},
     "bridges": {"api", "support", "metrics", "models", "tasks", "execute", "runs", "options", "sandbox"},
-    "frames": {"api", "support", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options", "export"},
+    "frames": {"api", "support", "metrics", "models", "tasks", "execute", "runs", "checks", "report", "options", "export", "view"},
     "cli": {
         "api",
         "support",

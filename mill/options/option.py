@@ -20,6 +20,7 @@ from msgspec import inspect
 from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.registry import own_names
+from mill.support.clocks import own_clock
 from mill.support.secrets import is_secret, redact_text
 from mill.support.terminal import own_warnings
 
@@ -299,5 +300,5 @@ def _range(info: inspect.IntType | inspect.FloatType) -> str:
 def one_call(given: Mapping[str, Any]) -> Iterator[None]:
     """What the options allow, the names that their files register, and which warnings were logged end with this context."""
     consent = Consent(**{field.name: given[field.name] for field in fields(Consent) if given.get(field.name)})
-    with consenting(consent), own_names(), own_warnings():
+    with consenting(consent), own_names(), own_warnings(), own_clock():
         yield
