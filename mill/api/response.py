@@ -83,6 +83,11 @@ class Response:
         return self.error is not None
 
     @property
+    def plain_score(self) -> bool:
+        """Whether it is a score of a whole prompt, of which there is nothing else to say."""
+        return self.score is not None and not self.truncated_tokens and self.finish_reason is None
+
+    @property
     def empty(self) -> bool:
         return self._without_text and self.reasoning is None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +107,17 @@ class RunSample:
     def pending(self) -> bool:
         return self.error == NOT_ANSWERED
 
-    @property
+    @cached_property
     def flags(self) -> list[str]:
         """The names of its flags, in the order of `FLAGS`."""
-        responses = [response for repeat in self.responses for response in repeat]
+        responses = [response for repeat in self.responses for response in repeat if not response.plain_score]
         return [name for name, flag in FLAGS.items() if name in self.noted or any(map(flag.seen, responses))]
 
     @property
     def status(self) -> str:
         return status_of(self.error, next(iter(self.means.values()), None))
 
-    @property
+    @cached_property
     def means(self) -> dict[str, Any]:
         """Each metric of this sample alone: the mean over repeats, or what a perplexity or another metric of pairs is here.
         A value that only the task's own aggregation can read is shown as text; None where there is none."""
