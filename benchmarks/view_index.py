@@ -144,8 +144,8 @@ def interactions(runs: list[str], count: int) -> list[tuple[str, str, dict[str, 
             ("pairs", "pairs", {**pair, "sort": draw.choice(["order", "margin", "difference"]), "margin": 0.1}),
             ("compare", "compare", {"a": runs[0], "b": runs[1], "margin": draw.choice([0, 0.1, 0.5]), "task": task}),
             ("pair", "pair", {**pair, "cell": "", "t": task or TASKS[0], "id": str(draw.randrange(1000))}),
-            ("categories", "categories", {"runs": run, "task": task or TASKS[0]}),
-            ("scores", "scores", {"runs": ",".join(runs)}),
+            ("categories", "categories", {"run": run, "task": task or TASKS[0]}),
+            ("scores", "run", {"run": run}),
         ]
         found.append(draw.choice(kinds))
     return found

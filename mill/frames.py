@@ -79,9 +79,9 @@ class Comparison:
         return _short(head, self.metrics, ("label", "metric", "value", "p_value", "n"))
 
     def save_html(self, file: str | Path) -> Path:
-        from mill.report.html import write_report
+        from mill.view.offline import write_check_page
 
-        return write_report([self.check], Path(file))
+        return write_check_page(self.check, Path(file))
 
 
 def evaluate(model: Model, tasks: Tasks, **options: Any) -> Evaluation:

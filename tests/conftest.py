@@ -60,7 +60,6 @@ MARKER_OF_PATH = {
     "models/test_demo_model.py": "weights",
     "models/test_timm.py": "weights",
     "models/test_vllm_media.py": "weights",
-    "report/test_html.py": "browser",
     "schedule/test_slurm.py": "cluster",
     "security/test_code.py": "weights",
     "tasks/test_media_tasks.py": "weights",

@@ -13,6 +13,7 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.api.message import NO_LABELS, Context, Labels, Media, Message
+from mill.api.response import Response
 from mill.api.tools import Tool
 
 GENERATE = "generate_until"
@@ -67,7 +68,7 @@ _OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 @dataclass(frozen=True)
 class Request:
-    """One request of one kind, which does not change.
+    """One request of one kind. What is asked does not change.
 
     A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
     `tools` are those that the model may call in its answer.
@@ -82,6 +83,8 @@ class Request:
     tools: tuple[Tool, ...] = ()
     repeats: int = 1
     draw: int = 0
+    resps: list[Response] = field(default_factory=list, init=False, compare=False, repr=False)
+    """What the public functions of a model answered to it. Runs keep responses by key instead."""
 
     @cached_property
     def content_hash(self) -> str:

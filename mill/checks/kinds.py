@@ -32,7 +32,7 @@ TOP_LOGPROBS = 10  # requested for each generated token
 
 @dataclass(frozen=True)
 class Chart:
-    """`draw` names one of the charts in mill/report/html/plots.py."""
+    """`draw` names one of the charts in mill/view/charts.py."""
 
     draw: str
     metrics: tuple[str, ...] = ()

@@ -114,9 +114,9 @@ def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
     written = [check.save(root)]
     print_check(check)
     if options.report:
-        from mill.report.html import write_report
+        from mill.view.offline import write_check_page
 
-        written.append(write_report([check], written[0].with_name("report.html"), root=root))
+        written.append(write_check_page(check, written[0].with_name("report.html"), root=root))
     for file in written:
         echo(f"written: {file}")
     add_summary(summary_markdown(check, judge(check, rules)))

@@ -22,9 +22,9 @@ from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
 from mill.support.terminal import warn
 from mill.support.validate import convert
-from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
+from mill.tasks.multiple_choice import is_generated
 from mill.tasks.sources import source, source_names, split_name
 
 

@@ -37,11 +37,17 @@ Examples:
 @click.option("--require", default=None, help="Rules that the interval must show.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
     """Render the checks and evaluation runs of FOLDER: a check, a run, or a folder of them, with an index where there are
-    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores, failures and up to
-    200 samples of each task. The page needs no network and no model."""
+    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores, failures and
+    samples: the page the first 5,000 of each task, the other forms up to 200. The page is that of `mill view` and needs no
+    network and no model."""
     path = Path(folder)
     rules = parse_rules(fail_on, require)
-    text = _rendered(path, find_sections(path), form, rules)
+    if form == "html":
+        from mill.view.offline import results_page
+
+        text = results_page(path).decode()
+    else:
+        text = _rendered(path, find_sections(path), form, rules)
     if output == "-":
         echo_data(text if text.endswith("\n") else f"{text}\n")
         return 0
@@ -53,12 +59,9 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
 
 
 def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
-    from mill.report.html import report_page
     from mill.report.junit import as_junit
     from mill.report.markdown import report_markdown
 
-    if form == "html":
-        return report_page(sections)
     if form == "md":
         return report_markdown(sections, lambda check: judge(check, rules))
     if form == "json":

@@ -52,7 +52,7 @@ def command(
     if token is not None and not re.fullmatch("[A-Za-z0-9_-]{16,}", token):
         raise SpecError("--token: 16 or more letters, digits, - or _ are needed")
     if export is not None:
-        from mill.view.export import export_site
+        from mill.view.offline import export_site
 
         pages = export_site(Path(folder), Path(export), [name for name in (runs or "").split(",") if name])
         echo(f"written: {pages}; open it in a browser, from disk or from any web server")

@@ -16,12 +16,11 @@ from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.export.target import Target, failure
 from mill.metrics.estimate import Estimate
-from mill.report.html import report_page
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
-from mill.report.runs import read_run
 from mill.runs.folder import RESULTS
 from mill.support.files import json_text, read_bytes, write_atomically
 from mill.support.terminal import utf8
+from mill.view.offline import results_page
 
 DEFAULT_PROJECT = "mill"
 _MOST_TASKS = 20  # in the tag of a run
@@ -170,4 +169,4 @@ def write_files(run: ExportedRun, folder: Path, *, samples: bool, report: bool) 
     if samples:
         write_samples([run], folder / "samples.parquet", folder)
     if report:
-        write_atomically(folder / "report.html", report_page([read_run(run.folder)]), root=folder, sync=False)
+        write_atomically(folder / "report.html", results_page(run.folder.path), root=folder, sync=False)

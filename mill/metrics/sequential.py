@@ -23,8 +23,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from mill.api.errors import DataError
-from mill.metrics.distributions import beta_cdf
-from mill.metrics.estimate import TAIL
+from mill.metrics.estimate import TAIL, beta_cdf
 
 _STRENGTH = 1.7  # observations that the beta distribution is worth, for each square root of the population's size
 

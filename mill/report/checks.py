@@ -86,6 +86,8 @@ class MetricRow:
     title: str
     cells: list[Cell]
     about: str
+    name: str = ""
+    """Of the metric; empty for counts."""
 
     @property
     def texts(self) -> list[str]:
@@ -108,7 +110,7 @@ def _row(variants: Sequence[Variant], name: str, between: str) -> MetricRow | No
     if not any(_is_shown(variant, name) for variant in variants):
         return None
     about = METRICS[name].about if name in METRICS else ""
-    return MetricRow(title(name), [_cell(variant, name, between) for variant in variants], about)
+    return MetricRow(title(name), [_cell(variant, name, between) for variant in variants], about, name)
 
 
 def _severities(variants: Sequence[Variant]) -> MetricRow | None:

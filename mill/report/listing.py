@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from mill.api.errors import SpecError
 from mill.report.tables import escape, print_table
 from mill.support.files import json_text, write_atomically
-from mill.support.terminal import echo, echo_data, utf8
+from mill.support.terminal import echo, echo_data, printable, utf8
 
 TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML = "table", "csv", "json", "md", "parquet", "html"
 PRINTED = (TABLE, CSV, JSON, MARKDOWN, HTML)
@@ -27,6 +28,22 @@ ENDINGS = {
     ".html": HTML,
 }
 LATEX = 'write CSV, and pandas.read_csv("scores.csv").to_latex() makes a table of it'
+PAGE_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'">
+"""
+PAGE_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 14px/1.5 system-ui, sans-serif; margin: 24px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 4px 12px; text-align: left; overflow-wrap: anywhere; }
+tr > * { border-bottom: 1px solid light-dark(#e4e5e8, #33363c); }
+thead th { vertical-align: bottom; border-bottom: 2px solid light-dark(#747881, #878b94); max-width: 240px; }
+td { white-space: nowrap; }
+.number { text-align: right; }
+p { color: light-dark(#5c5f66, #a9adb6); max-width: 90ch; }
+"""
 STAR = " *"  # marks a bold cell where nothing is bold
 _INSIDE_WORD = re.compile(r"(?<=\w)\\_(?=\w)")
 
@@ -56,9 +73,7 @@ class Listing:
         if form == JSON:
             return json_text([{name: row[name] for name in self.columns} for row in self.rows], indent=2) + "\n"
         if form == HTML:
-            from mill.report.html.listing_page import listing_page
-
-            return listing_page(self)
+            return self._page()
         return self._csv() if form == CSV else self._markdown()
 
     def print(self, form: str) -> None:
@@ -100,12 +115,31 @@ class Listing:
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join([*lines, *(line for note in self.notes for line in ("", _escaped(note)))]) + "\n"
 
+    def _page(self) -> str:
+        """A small page without scripts."""
+        kinds = [' class="number"' if column in self.numbers else "" for column in self.shown]
+        head = "".join(f"<th{kind}>{_plain(name)}</th>" for name, kind in zip(self.shown, kinds, strict=True))
+        rows = []
+        for number, row in enumerate(self.cells):
+            cells = (f"<b>{_plain(cell)}</b>" if (number, at) in self.bold else _plain(cell) for at, cell in enumerate(row))
+            rows.append("".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(cells, kinds, strict=True)))
+        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+        notes = "".join(f"<p>{_plain(note)}</p>" for note in self.notes)
+        top = f"{PAGE_HEAD}<title>{_plain(self.title)}</title>\n<style>{PAGE_STYLE}</style></head>"
+        return f"{top}\n<body>{table}{notes}</body></html>\n"
+
     def _write_parquet(self, handle: Any) -> None:
         import pyarrow
         import pyarrow.parquet
 
         columns = {name: _parquet_column([row[name] for row in self.rows]) for name in self.columns}
         pyarrow.parquet.write_table(pyarrow.table(columns), handle)
+
+
+def _plain(text: str) -> str:
+    """As text of a page, without characters that change how other text is shown."""
+    return html.escape(printable(text))
 
 
 def form_of(out: str | None, form: str) -> str:

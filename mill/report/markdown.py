@@ -10,8 +10,7 @@ from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, listed
 from mill.report.checks import details, explanations, metric_groups, task_table
-from mill.report.run_samples import shown_choices, shown_values
-from mill.report.runs import RunSection
+from mill.report.runs import RunSection, shown_choices, shown_values
 from mill.report.scores import COLUMNS, NUMBERS, score_table
 from mill.report.sections import CheckSection, Section, index_rows
 from mill.report.tables import escape

@@ -1,5 +1,4 @@
-"""What the plots of runs show: scores by model, scores against tokens or dollars, and calibration. Two renderers draw it:
-mill/report/plot_files.py with matplotlib, mill/report/html/run_plots.py as part of a report."""
+"""What the plots of runs show: scores by model, scores against tokens or dollars, and calibration. `plot_files` draws it."""
 
 from __future__ import annotations
 
@@ -203,17 +202,24 @@ def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -
 
 def _read(run: RecordedRun, task: str) -> _Usage:
     usage = _Usage()
-    for (prompt, output), confidence, correct in run.gather(task, _taken):
+    for (prompt, output), answer in run.gather(task, _taken):
         if prompt is not None or output is not None:
             usage.counted += 1
             usage.prompt += prompt or 0
             usage.output += output or 0
-        if confidence is not None and correct is not None:
-            usage.answers.append((confidence, correct))
+        if answer is not None:
+            usage.answers.append(answer)
     return usage
 
 
-def _taken(row: SampleRow) -> tuple[tuple[int | None, int | None], float | None, bool | None]:
-    """The tokens of a sample; of multiple choice, the probability of the choice and whether it is right."""
-    scored = row.status not in (FAILED, PENDING)
-    return row.tokens(), choice_confidence(row.choice_logprobs or ()) if scored else None, row.correct if scored else None
+def _taken(row: SampleRow) -> tuple[tuple[int | None, int | None], tuple[float, bool] | None]:
+    """The tokens of a sample, and `choice_answer`."""
+    return row.tokens(), choice_answer(row)
+
+
+def choice_answer(row: SampleRow) -> tuple[float, bool] | None:
+    """Of multiple choice, the probability of the choice and whether it is right; None where one is not known."""
+    if row.status in (FAILED, PENDING) or row.correct is None:
+        return None
+    confidence = choice_confidence(row.choice_logprobs or ())
+    return None if confidence is None else (confidence, row.correct)

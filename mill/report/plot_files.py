@@ -12,7 +12,6 @@ from typing import Any
 
 from mill.api.errors import MissingPackage
 from mill.metrics.calibration import Calibration
-from mill.report.html.charts import short
 from mill.report.plot_data import CalibrationPlot, CostPlot, PlottedScore, ScorePlot
 from mill.report.tables import drawable, number
 from mill.support.terminal import one_line
@@ -45,7 +44,7 @@ STYLE = {
 
 
 @contextmanager
-def _style() -> Iterator[Any]:
+def plot_style() -> Iterator[Any]:
     """pyplot with mill's style alone: neither the user's file nor his display matter."""
     try:
         import matplotlib
@@ -63,11 +62,11 @@ def _style() -> Iterator[Any]:
 
 def check_installed() -> None:
     """Refuse before anything is read."""
-    with _style():
+    with plot_style():
         pass
 
 
-def _bytes(fig: Any, forms: Sequence[str]) -> dict[str, bytes]:
+def figure_bytes(fig: Any, forms: Sequence[str]) -> dict[str, bytes]:
     found = {}
     for form in forms:
         out = io.BytesIO()
@@ -78,7 +77,9 @@ def _bytes(fig: Any, forms: Sequence[str]) -> dict[str, bytes]:
 
 
 def _name(text: str, most: int = LONGEST) -> str:
-    return short(one_line(text), most)
+    """Shortened before the middle: names of models differ at the end."""
+    text, head = one_line(text), most // 3
+    return text if len(text) <= most else f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
 
 
 def _names(labels: Sequence[str], most: int = LONGEST) -> dict[str, str]:
@@ -97,7 +98,7 @@ def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, b
     plots = plots[:MOST_METRICS]
     names = _names([score.label for plot in plots for score in plot.scores])
     labels = list(names)
-    with _style() as pyplot:
+    with plot_style() as pyplot:
         size = (3.2 + 2.6 * len(plots), 1.0 + 0.3 * len(labels))
         fig, axes = pyplot.subplots(1, len(plots), figsize=size, sharey=True, squeeze=False, layout="constrained")
         for axis, plot in zip(axes[0], plots, strict=True):
@@ -113,7 +114,7 @@ def draw_scores(plots: Sequence[ScorePlot], forms: Sequence[str]) -> dict[str, b
                 axis.set_xlim(left=max(axis.get_xlim()[0], -0.03 * axis.get_xlim()[1]))
             _plain_ticks(axis.xaxis)
         fig.suptitle(_name(plots[0].name, 80), fontsize=10, fontweight="bold")
-        return _bytes(fig, forms)
+        return figure_bytes(fig, forms)
 
 
 def _draw_row(axis: Any, score: PlottedScore, row: int) -> None:
@@ -137,7 +138,7 @@ def _bounds(score: PlottedScore) -> tuple[float, float]:
 
 def draw_costs(plot: CostPlot, forms: Sequence[str]) -> dict[str, bytes]:
     """A point for each run, whose colour and shape the legend beside the plot names."""
-    with _style() as pyplot:
+    with plot_style() as pyplot:
         height = max(3.2, 0.9 + 0.22 * len(plot.scores))
         fig, axis = pyplot.subplots(figsize=(7.6, height), layout="constrained")
         points = []
@@ -163,12 +164,12 @@ def draw_costs(plot: CostPlot, forms: Sequence[str]) -> dict[str, bytes]:
         names = _names([score.label for score in plot.scores])
         for text, score in zip(legend.get_texts(), plot.scores, strict=True):
             text.set_text(names[score.label])
-        return _bytes(fig, forms)
+        return figure_bytes(fig, forms)
 
 
 def draw_calibration(plot: CalibrationPlot, forms: Sequence[str]) -> dict[str, bytes]:
     """For each run how often answers of a probability are right, and below it how many answers there are."""
-    with _style() as pyplot:
+    with plot_style() as pyplot:
         names = _names([run.label for run in plot.runs], 32)
         columns = min(PANELS_IN_LINE, len(plot.runs))
         lines = math.ceil(len(plot.runs) / columns)
@@ -187,7 +188,7 @@ def draw_calibration(plot: CalibrationPlot, forms: Sequence[str]) -> dict[str, b
                 lower.set_axis_off()
         fig.supxlabel("probability of the chosen answer", fontsize=9)
         fig.suptitle(_name(plot.name, 80), fontsize=10, fontweight="bold")
-        return _bytes(fig, forms)
+        return figure_bytes(fig, forms)
 
 
 def _draw_reliability(upper: Any, lower: Any, label: str, found: Calibration) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.checks.glossary import counted
 from mill.checks.result import FILE, Check, read_check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, check_about
@@ -27,10 +26,6 @@ class CheckSection:
 
 
 Section = CheckSection | RunSection
-
-
-def check_section(check: Check, file: Path | None = None) -> CheckSection:
-    return CheckSection(check, check_about(check, file))
 
 
 def find_sections(path: Path) -> list[Section]:
@@ -55,7 +50,8 @@ def find_sections(path: Path) -> list[Section]:
 
 
 def _read_check(path: Path) -> CheckSection:
-    return check_section(read_check(path), path / FILE if path.is_dir() else path)
+    check = read_check(path)
+    return CheckSection(check, check_about(check, path / FILE if path.is_dir() else path))
 
 
 def _check_or_warn(file: Path) -> CheckSection | None:
@@ -119,11 +115,3 @@ def _row(section: Section, anchor: str) -> IndexRow:
     labels = [variant.label for variant in check.variants]
     name = f"{', '.join(labels)}{f' against {check.baseline}' if check.against else ''} on {', '.join(check.tasks)}"
     return IndexRow(check.command, name, check.created, first_sentences(check.variants), anchor)
-
-
-def heading(sections: Sequence[Section]) -> str:
-    checks = only_checks(sections)
-    if len(sections) == 1:
-        return f"mill {checks[0].command}" if checks else "mill eval"
-    runs = len(sections) - len(checks)
-    return ", ".join(counted(count, noun) for count, noun in ((len(checks), "check"), (runs, "run")) if count)

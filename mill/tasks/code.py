@@ -18,8 +18,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
 from mill.sandbox import Execution, require_imports, run_programs
 from mill.tasks.data import Dataset, Row, load_split
-from mill.tasks.generative import GenerativeTask
-from mill.tasks.prompted import Doc
+from mill.tasks.prompted import Doc, GenerativeTask
 
 CHAT_TOKENS = 1024
 _BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)

@@ -10,8 +10,7 @@ from mill.api.registry import register_task
 from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.task import RenderSettings, Sample
 from mill.tasks.data import Dataset
-from mill.tasks.generated_choice import add_generated
-from mill.tasks.multiple_choice import GENERATED, ListedQuestion, MultipleChoiceTask
+from mill.tasks.multiple_choice import GENERATED, ListedQuestion, MultipleChoiceTask, add_generated
 from mill.tasks.prompted import Doc
 
 _CONFIGS = {"arc_easy": "ARC-Easy", "arc_challenge": "ARC-Challenge"}

@@ -13,8 +13,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
 from mill.tasks.agent import AgentTask, FunctionTool, python_tool
 from mill.tasks.data import Dataset
-from mill.tasks.generative import GenerativeTask
-from mill.tasks.prompted import Doc
+from mill.tasks.prompted import Doc, GenerativeTask
 
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")

@@ -22,7 +22,7 @@ from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.tasks.data import Dataset, load_split
-from mill.tasks.generative import LETTERS
+from mill.tasks.prompted import LETTERS
 
 CHOICES = 4
 TOP = 5

@@ -6,10 +6,8 @@ from __future__ import annotations
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, Sample
 from mill.tasks.data import Dataset
-from mill.tasks.generated_choice import add_generated
-from mill.tasks.generative import LETTERS, LetterTask
-from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask
-from mill.tasks.prompted import Doc
+from mill.tasks.multiple_choice import ListedQuestion, MultipleChoiceTask, add_generated
+from mill.tasks.prompted import LETTERS, Doc, LetterTask
 
 _SUBJECTS_BY_AREA = {
     "stem": """

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mill.api.errors import SpecError
+from mill.checks.gate import parse_rules
+from mill.metrics.calibration import calibration as compute_calibration
+from mill.report.plot_data import choice_answer
+from mill.report.runs import RunSection
+from mill.runs.recorded_run import RecordedRun
 from mill.view import check_queries, comparing, queries, tokens, usage
+from mill.view.charts import calibration_chart, sequence_chart
 from mill.view.filters import read_filter
+from mill.view.index import ResultsIndex
 from mill.view.overview import Viewer
 from mill.view.pairs import CELLS
 from mill.view.run_info import MILL, RunInfo
@@ -63,29 +68,39 @@ Parameters = Mapping[str, str]
 
 
 def run(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """What a reader of a run's scores must know: where it is, and its warnings."""
+    """What a reader of a run's scores must know: its scores, what ran, why it is not finished, its warnings."""
     info = queries.find_run(viewer.index, given.get("run", ""))
-    warnings = [f"{task}: {warning}" for task, result in info.results.tasks.items() for warning in result.warnings]
+    about = RunSection(info.path, {"sessions": [], **info.manifest}, info.results) if info.manifest else None
     sessions = info.manifest.get("sessions", [])
-    warnings += [text for session in sessions[-1:] for text in session.get("warnings", [])]
-    return {"path": info.name, "warnings": list(dict.fromkeys(warnings))}
-
-
-def scores(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    runs = [uid for uid in given.get("runs", "").split(",") if uid]
-    return queries.score_table(viewer.index, runs)
+    warnings = [*(about.warnings if about else []), *(text for one in sessions[-1:] for text in one.get("warnings", []))]
+    return {
+        "run": info.uid,
+        "path": info.name,
+        "about": about.about if about else [],
+        "unfinished": about.unfinished if about else "",
+        "computed_by": about.computed_by if about else [],
+        "warnings": list(dict.fromkeys(warnings)),
+        "scores": queries.score_rows(info),
+        "decisions": [chart for decision in info.results.decisions.values() for chart in sequence_chart(decision)],
+    }
 
 
 def categories(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """The categories of a task in each of several runs."""
-    runs = [uid for uid in given.get("runs", "").split(",") if uid]
-    return {
-        "runs": {
-            uid: queries.categories(viewer.index, uid, given.get("task", ""))
-            for uid in runs
-            if given.get("task", "") in queries.find_run(viewer.index, uid).tasks
-        }
-    }
+    run, task = given.get("run", ""), given.get("task", "")
+    return {"run": run, "rows": queries.categories(viewer.index, queries.find_run(viewer.index, run).uid, task)}
+
+
+def calibration(viewer: Viewer, given: Parameters) -> dict[str, Any]:
+    """How sure a run was of its choices in a task, and how often it was right. All its samples are read."""
+    info, task = queries.find_run(viewer.index, given.get("run", "")), given.get("task", "")
+    (file,) = queries.files_of(viewer.index, info.uid, task).values()
+    key = ("calibration", file["id"], file["last"])
+    known = viewer.index.remembered.get(key)
+    if known is None:
+        answers = RecordedRun(info.folder, info.manifest, info.results).gather(task, choice_answer)
+        found = [one for one in answers if one is not None]
+        known = viewer.index.remember(key, [calibration_chart(compute_calibration(found))] if found else [])
+    return {"run": info.uid, "chart": known[0] if known else None}
 
 
 def samples(viewer: Viewer, given: Parameters) -> dict[str, Any]:
@@ -95,14 +110,34 @@ def samples(viewer: Viewer, given: Parameters) -> dict[str, Any]:
 def sample(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     chosen = read_filter(given)
     task, name = given.get("t", ""), given.get("id", "")
-    line, shorten = queries.read_sample(viewer.index, chosen.run, task, name), Shortener()
     return {
-        "sample": shorten(line),
-        "cut": shorten.cut,
-        "tokens": _bounded_tokens(tokens.token_table(line, queries.find_run(viewer.index, chosen.run))),
+        **one_sample(viewer.index, chosen.run, task, name),
         "neighbours": queries.neighbours(viewer.index, chosen, name, task),
-        "command": reproducing_command(queries.find_run(viewer.index, chosen.run), task, name),
     }
+
+
+def one_sample(index: ResultsIndex, run: str, task: str, name: str) -> dict[str, Any]:
+    """A sample with its tokens, without those of its responses, and the command that computes it."""
+    line, shorten = queries.read_sample(index, run, task, name), Shortener()
+    table = _bounded_tokens(tokens.token_table(line, queries.find_run(index, run)))
+    return {
+        "sample": shorten(_without_tokens(line)),
+        "cut": shorten.cut,
+        "tokens": table,
+        "command": reproducing_command(queries.find_run(index, run), task, name),
+    }
+
+
+def _without_tokens(line: Mapping[str, Any]) -> dict[str, Any]:
+    repeats = line.get("responses")
+    if not isinstance(repeats, list) or not all(isinstance(one, list) for one in repeats):
+        return dict(line)
+    found = [[_bare(response) for response in repeat] for repeat in repeats]
+    return {**line, "responses": found}
+
+
+def _bare(response: Any) -> Any:
+    return {name: one for name, one in response.items() if name != "tokens"} if isinstance(response, dict) else response
 
 
 def _bounded_tokens(table: list[dict[str, Any]]) -> dict[str, Any]:
@@ -125,18 +160,25 @@ def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     task, name = given.get("t", ""), given.get("id", "")
     found, first, second = comparing.find_pair(index, chosen, task, name)
     lines, shorten = [queries.read_line(index, row) for row in (first, second)], Shortener()
-    texts = [str(line.get("response") or "") for line in lines]
-    divergence = tokens.divergence_of(*lines)
     return {
-        "a": shorten(lines[0]),
-        "b": shorten(lines[1]),
+        "a": shorten(_without_tokens(lines[0])),
+        "b": shorten(_without_tokens(lines[1])),
         "cut": shorten.cut,
         "cell": CELLS[found["cell"]],
         "margin": found["margin"],
-        "divergence": vars(divergence) if divergence is not None else None,
-        "diff": shorten(diff_words(*texts)) if texts[0] != texts[1] else None,
+        **difference(*lines),
         "neighbours": comparing.pair_neighbours(index, chosen, found),
         "commands": [reproducing_command(queries.find_run(index, uid), task, name) for uid in (chosen.a, chosen.b)],
+    }
+
+
+def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Where two answers diverge, and their words side by side."""
+    texts = [str(line.get("response") or "") for line in (first, second)]
+    divergence = tokens.divergence_of(first, second)
+    return {
+        "divergence": vars(divergence) if divergence is not None else None,
+        "diff": Shortener()(diff_words(*texts)) if texts[0] != texts[1] else None,
     }
 
 
@@ -154,37 +196,27 @@ def worst_tokens(viewer: Viewer, given: Parameters) -> dict[str, Any]:
 
 
 def load(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """Latency, tokens and cost of several runs, with prices per million tokens."""
-    prices = [_price(given, name) for name in ("price_in", "price_out")]
-    runs = [uid for uid in given.get("runs", "").split(",") if uid]
-    task = given.get("task", "")
-    chosen = [uid for uid in runs if not task or task in queries.find_run(viewer.index, uid).tasks]
-    return {"runs": [usage.usage_of(viewer.index, uid, prices[0], prices[1], task) for uid in chosen]}
-
-
-def _price(given: Parameters, name: str) -> float:
-    try:
-        price = float(given.get(name) or 0.0)
-    except ValueError:
-        price = math.nan
-    if not 0 <= price < math.inf:
-        raise SpecError(f"{name}={given.get(name, '')[:20]}: a price of a million tokens is needed, such as 0.15")
-    return price
+    """Latency and tokens of a run, or of one of its tasks."""
+    return usage.usage_of(viewer.index, given.get("run", ""), given.get("task", ""))
 
 
 def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    fail_on, require = given.get("fail_on", "").strip(), given.get("require", "").strip()
-    return check_queries.show_check(viewer.index, given.get("check", ""), fail_on, require)
+    rules = parse_rules(given.get("fail_on", "").strip() or None, given.get("require", "").strip() or None)
+    uid = given.get("check", "")
+    found = check_queries.find_check(viewer.index, uid)
+    run_of = check_queries.run_finder(viewer.index)
+    return check_queries.show_check(uid, found, file=viewer.index.checks[uid], rules=rules, run_of=run_of)
 
 
 def trend(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    return check_queries.metric_over_time(viewer.index, given.get("metric", "match_rate"), viewer.index.checks)
+    checks = dict(check_queries.readable_checks(viewer.index))
+    return check_queries.metric_over_time(checks, given.get("metric", "match_rate"))
 
 
 ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
     "run": run,
-    "scores": scores,
     "categories": categories,
+    "calibration": calibration,
     "samples": samples,
     "sample": sample,
     "compare": compare,

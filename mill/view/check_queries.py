@@ -1,23 +1,31 @@
-"""Saved checks as the pages show them: metrics, rules, charts, and one metric over time."""
+"""Saved checks as the pages show them: metrics, rules, charts, the samples that changed, and one metric over time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, UnknownName
-from mill.checks.gate import judge, parse_rules
-from mill.checks.glossary import GROUPS, METRICS, format_value, title
+from mill.checks.gate import Rule, judge
+from mill.checks.glossary import format_value, title
 from mill.checks.kinds import explain
-from mill.checks.result import Check, read_check
+from mill.checks.result import Check, Variant, read_check
 from mill.metrics.estimate import Estimate
-from mill.report.html.charts import Axis, Point, Series, line_chart
-from mill.report.html.plots import charts
-from mill.support.files import encode_float
+from mill.report.about import check_about, listed
+from mill.report.checks import details, metric_groups
+from mill.support.files import encode_float, json_text
+from mill.view.charts import Axis, Plot, Point, Series, charts, line_chart
 from mill.view.index import ResultsIndex
 from mill.view.run_info import file_signature
+
+MOST_CHANGES = 200  # samples shown of each variant
+_NOT_LISTED = ("decide",)  # commands whose checks have no samples
+_SEVERITIES = ("failed", "severe", "moderate", "minor", "empty", "identical")
+Row = dict[str, Any]
 
 
 @lru_cache(maxsize=64)
@@ -32,106 +40,215 @@ def find_check(index: ResultsIndex, uid: str) -> Check:
     return _read(file, file_signature(file))
 
 
+def readable_checks(index: ResultsIndex) -> Iterator[tuple[str, Check]]:
+    """All but those that cannot be read."""
+    for uid in index.checks:
+        try:
+            yield uid, find_check(index, uid)
+        except MillError:
+            continue
+
+
 def list_checks(index: ResultsIndex) -> list[dict[str, Any]]:
     """All checks, newest first; one that cannot be read has the reason."""
     found = []
     for uid, file in index.checks.items():
-        entry: dict[str, Any] = {"uid": uid, "name": file.parent.name}
         try:
-            check = find_check(index, uid)
+            found.append(check_entry(uid, find_check(index, uid)))
         except MillError as error:
-            found.append({**entry, "error": str(error), "created": ""})
-            continue
-        found.append(
-            {
-                **entry,
-                "command": check.command,
-                "tasks": check.tasks,
-                "created": check.created,
-                "baseline": check.baseline,
-                "variants": [{"label": variant.label, "verdict": variant.verdict} for variant in check.variants],
-            }
-        )
+            found.append({"uid": uid, "name": file.parent.name, "error": str(error), "created": ""})
     return sorted(found, key=lambda entry: str(entry["created"]), reverse=True)
 
 
-def show_check(index: ResultsIndex, uid: str, fail_on: str = "", require: str = "") -> dict[str, Any]:
-    check = find_check(index, uid)
-    rules = parse_rules(fail_on or None, require or None)
+def check_entry(uid: str, check: Check) -> dict[str, Any]:
+    """A check in the list of checks."""
+    variants = [{"label": variant.label, "verdict": variant.verdict} for variant in check.variants]
+    about = {name: getattr(check, name) for name in ("command", "tasks", "created", "baseline")}
+    return {"uid": uid, **about, "variants": variants}
+
+
+def show_check(
+    uid: str,
+    check: Check,
+    *,
+    file: Path | None = None,
+    rules: Sequence[Rule] = (),
+    run_of: Callable[[str], str] = lambda path: "",
+) -> dict[str, Any]:
+    """All of a check. `run_of` gives the name in URLs of a run that the check was made with."""
     outcomes = [
         {"rule": one.rule.text, "option": one.rule.option}
         | {"variant": one.variant, "status": one.status, "reason": one.reason}
         for one in judge(check, rules)
     ]
-    known = [name for name in METRICS if any(name in variant.metrics for variant in check.variants)]
-    groups = [(group, [name for name in names if name in known]) for group, names in GROUPS.items()]
+    about = check_about(check, file)
+    settings = listed(check.settings)
+    variants = [
+        {
+            "sentences": explain(check, variant),
+            "run": run_of(variant.run),
+            "details": details(variant),
+        }
+        for variant in check.variants
+    ]
+    entry = check_entry(uid, check)
     return {
-        "uid": uid,
-        "command": check.command,
-        "tasks": check.tasks,
-        "created": check.created,
-        "baseline": check.baseline,
-        "baseline_run": uid_of_run(index, check.baseline_run),
-        "settings": check.settings,
+        **entry,
+        "against": check.against,
+        "baseline_run": run_of(check.baseline_run),
+        "about": [*about, *([("settings of the check", [("", settings)])] if settings else [])],
         "warnings": check.warnings,
-        "metrics": [
-            {"name": name, "title": title(name), "about": METRICS[name].about, "group": group}
-            for group, names in groups
-            for name in names
-        ],
-        "variants": [
-            {
-                "label": variant.label,
-                "verdict": variant.verdict,
-                "sentences": explain(check, variant),
-                "run": uid_of_run(index, variant.run),
-                "warnings": variant.warnings,
-                "metrics": {name: _estimate(name, one) for name, one in variant.metrics.items()},
-                "p_values": {name: encode_float(value) for name, value in variant.p_values.items()},
-            }
-            for variant in check.variants
-        ],
+        "groups": [{"name": group, "rows": [vars(row) for row in rows]} for group, rows in metric_groups(check.variants)],
+        "variants": [{**shown, **more} for shown, more in zip(entry["variants"], variants, strict=True)],
         "outcomes": outcomes,
-        "charts": [str(chart) for chart in charts(check)],
+        "charts": charts(check),
+        "changes": changes(check),
     }
 
 
-def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
-    bounds = [estimate.low, estimate.high]
-    interval = "" if None in bounds else f"{format_value(name, bounds[0])} to {format_value(name, bounds[1])}"
-    return {"text": format_value(name, estimate.value), "interval": interval, "n": estimate.n}
-
-
-def uid_of_run(index: ResultsIndex, path: str) -> str:
+def run_finder(index: ResultsIndex) -> Callable[[str], str]:
     """A check names the folders of its runs as they were when it was made: they are found by their last two names."""
-    if not path:
-        return ""
-    wanted = Path(path).parts[-2:]
-    found = [run for run in index.runs.values() if run.path.parts[-2:] == wanted]
-    return found[0].uid if len(found) == 1 else next((run.uid for run in found if str(run.path) == path), "")
+
+    def run_of(path: str) -> str:
+        if not path:
+            return ""
+        wanted = Path(path).parts[-2:]
+        found = [run for run in index.runs.values() if run.path.parts[-2:] == wanted]
+        return found[0].uid if len(found) == 1 else next((run.uid for run in found if str(run.path) == path), "")
+
+    return run_of
 
 
-def metric_over_time(index: ResultsIndex, metric: str, checks: Collection[str]) -> dict[str, Any]:
+# --- The samples that changed
+
+
+def changes(check: Check) -> dict[str, Any]:
+    """Changed samples, the worst first; identical ones are only counted in the table."""
+    changed = [(variant, sorted(filter(_is_changed, variant.rows), key=_badness)) for variant in check.variants]
+    shown = [(variant, row) for variant, rows in changed for row in rows[:MOST_CHANGES]]
+    shown.sort(key=lambda pair: _badness(pair[1]))
+    return {
+        "listed": check.command not in _NOT_LISTED,
+        "rows": [_change(check, variant, row) for variant, row in shown],
+        "left_out": sum(max(0, len(rows) - MOST_CHANGES) for _, rows in changed),
+    }
+
+
+def _is_changed(row: Row) -> bool:
+    if "distinct" in row:
+        return bool(row["distinct"] > 1 or row["failed"])
+    return row["severity"] != "identical" or bool(row["flipped"])
+
+
+def _badness(row: Row) -> tuple[int, int, float]:
+    """Sort key: regressions and failures, then flips, then by severity and similarity."""
+    if "distinct" in row:
+        return 0, 0, float(row["share"])
+    lost = row["right"][0] is True and not row["right"][1]
+    first = 0 if lost or row["severity"] == "failed" else 1 if row["flipped"] else 2
+    return first, _SEVERITIES.index(row["severity"]), float(row["similarity"])
+
+
+def _change_kind(row: Row) -> str:
+    """What changed, as a value of the filter."""
+    if "distinct" in row:
+        return "failed" if row["failed"] else "unstable"
+    if row["severity"] == "failed":
+        return "failed"
+    if None not in row["right"] and row["right"][0] != row["right"][1]:
+        return "regression" if row["right"][0] else "improvement"
+    return "flip" if row["flipped"] else str(row["severity"])
+
+
+def _change(check: Check, variant: Variant, row: Row) -> Row:
+    names, texts = [check.baseline, variant.label], [*row["texts"], ""][:2]
+    if "distinct" in row:
+        names = ["most common", "next"]
+    sides = (0, 1) if row.get("distinct") != 1 else (0,)  # every run failed with the same error
+    choices = [(one["text"], [encode_float(float(score)) for score in one["logprobs"]]) for one in row.get("choices") or ()]
+    return {
+        **{name: str(row[name]) for name in ("task", "id", "category")},
+        "variant": variant.label,
+        "kind": _change_kind(row),
+        "facts": _change_facts(row),
+        "prompt": row["prompt"],
+        "gold": _as_text(row.get("gold")),
+        "sides": [_change_side(row, side, names[side], texts[side]) for side in sides],
+        "choices": choices,
+    }
+
+
+def _change_side(row: Row, side: int, name: str, text: str) -> Row:
+    of_side = {key: (row.get(key) or (None, None))[side] for key in ("errors", "extracted", "right")}
+    return {
+        "name": name,
+        "error": _as_text(of_side["errors"] or None),
+        "extracted": _as_text(of_side["extracted"]),
+        "right": of_side["right"],
+        "text": _marked(text, row.get("divergence"), side),
+    }
+
+
+def _marked(text: str, divergence: Row | None, side: int) -> list[str]:
+    """What both texts start with, the first token, else word, that differs, and the rest; else the text."""
+    if not divergence:
+        return [text]
+    start = min(int(divergence["char"]), len(text))
+    token = ((divergence.get("tokens") or (None, None))[side] or {}).get("text", "")
+    begin = text.rfind(token, 0, start + len(token)) if token else -1
+    if begin < 0 or begin + len(token) <= start:
+        begin, token = start, (re.match(r"\s*\S*", text[start:]) or [""])[0]
+    end = begin + len(token)
+    return [text[:begin], text[begin:end], text[end:]]
+
+
+def _change_facts(row: Row) -> list[str]:
+    facts = []
+    if "distinct" in row:
+        same = row["distinct"] == 1
+        facts.append("every run failed" if same else f"{row['distinct']} answers, the first {row['times'][0]} times")
+    elif row.get("choices"):
+        facts.append(f"the baseline preferred its choice by {_choice_margin(row):.3f} nats")
+    elif row["severity"] != "failed":
+        facts.append(f"{100 * float(row['similarity']):.0f} % similar")
+    divergence = row.get("divergence") or {}
+    if divergence.get("token") is not None:
+        facts.append(f"diverges at token {divergence['token']}")
+    if divergence.get("margin") is not None:
+        facts.append(f"margin {float(divergence['margin']):.3f} nats")
+    if row.get("kl"):
+        facts.append(f"KL up to {float(row['kl']['max']):.3g}")
+    return facts
+
+
+def _choice_margin(row: Row) -> float:
+    """The largest log-probability of the baseline minus the next."""
+    first = sorted((float(choice["logprobs"][0]) for choice in row["choices"]), reverse=True)[:2]
+    return first[0] - first[1] if len(first) == 2 and first[0] != first[1] else 0.0
+
+
+def _as_text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json_text(value)
+
+
+# --- One metric over time
+
+
+def metric_over_time(checks: Mapping[str, Check], metric: str) -> dict[str, Any]:
     """One metric of those of these checks that measured it, oldest first: a series for each command, task and label."""
     series: dict[str, list[dict[str, Any]]] = {}
-    for entry in reversed(list_checks(index)):
-        if "error" in entry or entry["uid"] not in checks:
-            continue
-        check = find_check(index, entry["uid"])
+    for uid, check in sorted(checks.items(), key=lambda entry: entry[1].created):
         for variant in check.variants:
             if metric in variant.metrics:
                 name = f"{check.command} {', '.join(check.tasks)}: {variant.label}"
-                point = {"created": check.created, "uid": entry["uid"], **_plain(metric, variant.metrics[metric])}
+                point = {"created": check.created, "uid": uid, **_plain(metric, variant.metrics[metric])}
                 series.setdefault(name, []).append(point)
-    known = sorted({name for entry in checks for name in _measured(index, entry)})
-    return {"metric": metric, "known": known, "series": series, "chart": _trend(metric, series)}
+    return {"metric": metric, "known": measured(checks), "series": series, "chart": _trend(metric, series)}
 
 
-def _measured(index: ResultsIndex, uid: str) -> set[str]:
-    try:
-        return {name for variant in find_check(index, uid).variants for name in variant.metrics}
-    except MillError:
-        return set()
+def measured(checks: Mapping[str, Check]) -> list[str]:
+    """The metrics of these checks."""
+    return sorted({name for check in checks.values() for variant in check.variants for name in variant.metrics})
 
 
 def _plain(name: str, estimate: Estimate) -> dict[str, Any]:
@@ -140,7 +257,7 @@ def _plain(name: str, estimate: Estimate) -> dict[str, Any]:
     return {**encoded, "text": format_value(name, estimate.value)}
 
 
-def _trend(metric: str, series: dict[str, list[dict[str, Any]]]) -> str:
+def _trend(metric: str, series: dict[str, list[dict[str, Any]]]) -> Plot | None:
     """A line for each series over the times at which checks were made."""
     times = sorted({point["created"] for points in series.values() for point in points})
     drawn = [
@@ -149,14 +266,14 @@ def _trend(metric: str, series: dict[str, list[dict[str, Any]]]) -> str:
     ]
     values = [bound for line in drawn for point in line.points for bound in (point.bottom, point.top)]
     if not values:
-        return ""
+        return None
     low, high = min(0.0, *values), max(values) * 1.1 or 1.0
     x = Axis("when the check was made", -0.4, len(times) - 0.6, names=[_day(time) for time in times])
-    return str(line_chart(title(metric), x, Axis("", low, high), drawn))
+    return line_chart(title(metric), x, Axis("", low, high), drawn)
 
 
 def _is_finite(point: Mapping[str, Any]) -> bool:
-    return isinstance(point["value"], float)  # NaN and infinity are texts
+    return isinstance(point["value"], (int, float)) and math.isfinite(point["value"])  # NaN and infinity are texts
 
 
 def _point(name: str, point: Mapping[str, Any], x: int) -> Point:

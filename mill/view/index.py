@@ -139,10 +139,8 @@ class ResultsIndex:
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
         done = target / "converted"
         if not done.exists():
-            from mill.view.other_logs.convert import convert_log  # it imports much, and most folders have no such logs
-
             try:
-                convert_log(log, target)
+                log.convert(target)
                 done.write_text("")
             except (MillError, OSError) as error:
                 warn(f"left out: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from mill.api.errors import RunError, UnknownName
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
 from mill.runs.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_any_row, unescaped, with_status
+from mill.runs.schema import BenchmarkResult, TaskResult
 from mill.support.files import open_regular
 from mill.support.validate import parse_json
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
@@ -130,7 +131,7 @@ def _listed(row: Mapping[str, Any], files: Mapping[int, Any]) -> dict[str, Any]:
         "id": row["name"],
         "category": row["category_name"],
         "status": STATUSES[row["status"]],
-        "flags": [name for name, bit in FLAG_BITS.items() if row["flags"] & bit and name != "logprobs"],
+        "flags": [name for name, bit in FLAG_BITS.items() if row["flags"] & bit],
         "values": {name: row[f"v{number}"] for number, name in enumerate(metrics)},
         **{name: row[name] for name in ("prompt_tokens", "output_tokens", "seconds", "margin", "worst", "worst_at")},
     }
@@ -237,18 +238,18 @@ def _category_values(index: ResultsIndex, files: Mapping[int, Any], category: st
     return [row[0] for row in index.database.connection().execute(query, clause.parameters)]
 
 
-def score_table(index: ResultsIndex, runs: Sequence[str]) -> dict[str, Any]:
-    """The scores of runs side by side: a row for each metric of each task and benchmark, a cell for each run."""
-    chosen = [find_run(index, uid) for uid in runs]
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for run in chosen:
-        for kind, entries in (("benchmark", run.results.benchmarks), ("task", run.results.tasks)):
-            for name, result in entries.items():
-                for metric, estimate in result.metrics.items():
-                    row = rows.setdefault((kind, name, metric), {"kind": kind, "name": name, "metric": metric, "cells": {}})
-                    more = {"errors": result.errors, "total": result.total}
-                    row["cells"][run.uid] = {**vars(estimate), **more}
-                    if kind == "task":
-                        row["n_shots"] = result.n_shots  # type: ignore[union-attr]
-    owners = {task: mean.benchmark for run in chosen for mean in run.results.benchmarks.values() for task in mean.tasks}
-    return {"rows": [{**row, "benchmark": owners.get(row["name"], "")} for row in rows.values()], "runs": list(runs)}
+def score_rows(run: RunInfo) -> list[dict[str, Any]]:
+    """The scores of a run: a row for each metric of each benchmark and task, with the task's benchmark."""
+    owners = {task: one.benchmark for one in run.results.benchmarks.values() for task in one.tasks}
+    rows = list[dict[str, Any]]()
+    for name, found in run.results.benchmarks.items():
+        rows += _metric_rows({"kind": "benchmark", "name": name, "benchmark": "", "tasks": list(found.tasks)}, found)
+    for name, task in run.results.tasks.items():
+        about = {"kind": "task", "name": name, "benchmark": owners.get(name, ""), "tasks": [name], "n_shots": task.n_shots}
+        rows += _metric_rows(about, task)
+    return rows
+
+
+def _metric_rows(about: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
+    more = {"errors": result.errors, "total": result.total}
+    return [{**about, "metric": metric, "cell": {**vars(one), **more}} for metric, one in result.metrics.items()]

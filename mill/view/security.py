@@ -12,12 +12,8 @@ from aiohttp.typedefs import Middleware
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -37,7 +33,7 @@ def is_loopback(host: str) -> bool:
 
 def guard(token: str, host: str) -> Middleware:
     """A middleware. The Host header must be an address or a name of this server: a page elsewhere whose name was pointed at
-    this address (DNS rebinding) sends its own. Pages and scripts have no data and need no token; everything else does."""
+    this address (DNS rebinding) sends its own. The page has no data and needs no token; everything else does."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""The web server of `mill view`: static pages, the API, a stream of updates, and offline reports. It only reads."""
+"""The web server of `mill view`: its page, the API, and a stream of updates. It only reads."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from mill.support.files import json_text
 from mill.support.terminal import echo, utf8, warn
 from mill.view.index import ResultsIndex, sync_forever
 from mill.view.overview import Viewer, overview, update
+from mill.view.page import OFFLINE, live_page, policy
 from mill.view.security import HEADERS, guard
 
 
@@ -84,10 +85,6 @@ async def _interrupted() -> None:
     await stop.wait()
 
 
-STATIC = Path(__file__).with_name("static")
-REPORT_CSS = Path(__file__).parents[1] / "report" / "html" / "style.css"
-SHARED = {"report.css": REPORT_CSS}  # the look of reports is that of the pages
-TYPES = {".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 EVENT_S = 1.0  # between updates of running runs
 CHECK_S = 0.1  # between checks for another version of the index
 THREADS = 4
@@ -107,7 +104,8 @@ def make_app(index: ResultsIndex, token: str, host: str = "127.0.0.1") -> web.Ap
     app.router.add_get("/api/{name}", _api)
     app.router.add_get("/events", _events)
     app.router.add_get("/report/{kind}/{uid}", _report)
-    app.router.add_get("/{path:.*}", _static)
+    app.router.add_get("/", _page)
+    app.router.add_get("/{path:.*}", _nothing)
     app.cleanup_ctx.append(_background)
     app.on_shutdown.append(_close_streams)
     return app
@@ -254,28 +252,26 @@ async def _until_next_update(viewer: Viewer, closing: asyncio.Event) -> None:
 
 
 async def _report(request: web.Request) -> web.Response:
-    """The offline report of a check or a run, with the policy that allows its own script and style alone."""
+    """A check or a run as one file, to save."""
     index, names = request.app[VIEWER].index, request.match_info
 
     def read() -> web.Response:
-        from mill.view.report import offline_report
+        from mill.view.offline import index_page
 
-        response = web.Response(text=offline_report(index, names["kind"], names["uid"]), content_type="text/html")
-        response.headers["Content-Security-Policy"] = "frame-ancestors 'none'"  # the page itself has a stricter one
+        if names["kind"] not in ("check", "run"):
+            return _error(404, "there is no such page")
+        response = web.Response(body=index_page(index, **{names["kind"]: names["uid"]}), content_type="text/html")
+        response.headers["Content-Security-Policy"] = f"{policy(OFFLINE)}; frame-ancestors 'none'"
         return response
 
     return await _attempt(request, read)
 
 
-async def _static(request: web.Request) -> web.StreamResponse:
-    """Files of the front end; any other path is refused."""
-    name = request.match_info["path"] or "index.html"
-    file = SHARED.get(name, STATIC / name)
-    try:
-        inside = name in SHARED or file.resolve().is_relative_to(STATIC.resolve())
-        known = inside and file.suffix in TYPES and file.is_file()
-    except (OSError, ValueError):  # a name that no file system has
-        known = False
-    if not known:
-        return _error(404, "there is no such page")
-    return web.Response(body=file.read_bytes(), content_type=TYPES[file.suffix], charset="utf-8")
+async def _page(request: web.Request) -> web.Response:
+    response = web.Response(body=live_page(), content_type="text/html", charset="utf-8")
+    response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
+    return response
+
+
+async def _nothing(request: web.Request) -> web.Response:
+    return _error(404, "there is no such page")

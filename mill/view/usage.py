@@ -1,9 +1,9 @@
-"""Latency, tokens and cost of runs: what an answer takes, and what a right one costs."""
+"""Latency and tokens of runs: what an answer takes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +14,15 @@ from mill.view.queries import files_of, find_run, samples_where, status_counts
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 BINS = 40
-PER_PRICE = 1_000_000  # prices are per million tokens
 
 
-def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: float = 0.0, task: str = "") -> dict[str, Any]:
-    """`cost` is None without prices; per right answer, None where no answer is right."""
+def usage_of(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
+    """Of a run, or of one of its tasks; `tasks` has the tokens of each task."""
     info, counts = find_run(index, run), status_counts(index, run, task)
-    sums, times = _sums(index, run, task), _times(index, run, task)
-    cost = (sums["prompt_tokens"] * price_in + sums["output_tokens"] * price_out) / PER_PRICE
+    files = files_of(index, run, task)
+    of_tasks = {file["task"]: _sums(index, {number: file}) for number, file in files.items()}
+    sums = {name: sum(one[name] for one in of_tasks.values()) for name in ("prompt_tokens", "output_tokens")}
+    times = _times(index, run, task)
     right = counts["right"]
     tokens = sums["prompt_tokens"] + sums["output_tokens"]
     sessions = info.manifest.get("sessions", [])
@@ -37,17 +38,16 @@ def usage_of(index: ResultsIndex, run: str, price_in: float = 0.0, price_out: fl
         "requests_per_s": computed / spent if spent and computed else None,
         "tokens_per_s": generated / spent if spent and generated else None,
         "tokens_per_right": tokens / right if right and tokens else None,
-        "cost": cost if price_in or price_out else None,
-        "cost_per_right": cost / right if right and (price_in or price_out) else None,
+        "tasks": of_tasks,
     }
 
 
-def _sums(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
-    clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
-    query = (
-        "SELECT coalesce(sum(prompt_tokens), 0) AS prompt_tokens, coalesce(sum(output_tokens), 0) AS output_tokens "
-        f"FROM samples WHERE {clause.text}"
-    )
+def _sums(index: ResultsIndex, files: Mapping[int, Any]) -> dict[str, Any]:
+    """The tokens of samples, and how many have a number of them."""
+    clause = samples_where(index, SampleFilter(), files)
+    tokens = (f"coalesce(sum({name}), 0) AS {name}" for name in ("prompt_tokens", "output_tokens"))
+    counted = "count(coalesce(prompt_tokens, output_tokens)) AS samples"
+    query = f"SELECT {counted}, {', '.join(tokens)} FROM samples WHERE {clause.text}"
     return dict(index.database.connection().execute(query, clause.parameters).fetchone())
 
 

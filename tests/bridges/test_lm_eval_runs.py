@@ -51,15 +51,6 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(made: tuple[Path, Path]
     assert_same_end(out, undisturbed)
 
 
-def test_a_limited_run_that_is_extended_ends_like_a_whole_one(
-    made: tuple[Path, Path], undisturbed: Path, tmp_path: Path
-) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    resume(out, log, "--limit", "5", *options(made), **how(made))
-    resume(out, log, *options(made), **how(made))
-    assert_same_end(out, undisturbed)
-
-
 def in_lm_eval(made: tuple[Path, Path], out: Path, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`mill lm-eval run --model mill` on the toy model."""
     model = f"spec=toy[path=toy],output_dir={out},task_paths={TESTS / 'toy.py'}"

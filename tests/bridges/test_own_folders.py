@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from lm_eval.tasks import TaskManager
-
 from mill.api.errors import DataError, UnknownName
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
@@ -23,9 +21,6 @@ from tests.bridges.hash_model import HashModel  # noqa: F401  registers the mode
 from tests.bridges.made_tasks import ROWS, YAML, write_tasks
 from tests.plans import prepare
 
-leaves_out = pytest.mark.skipif(
-    not hasattr(TaskManager, "load"), reason="lm-eval before 0.4.12 reads no folder that has such a file"
-)
 TASK_FILE = """
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
@@ -51,7 +46,6 @@ def own_task(folder: Path, text: str = "", name: str = "own") -> None:
     (folder / f"{name}.yaml").write_text(YAML["made_zero"].replace("made_zero", name) + text)
 
 
-@leaves_out
 def test_a_file_that_does_not_parse_is_left_out_with_its_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     own_task(folder)
     (folder / "broken.yaml").write_text("task: [broken\nmetric_list: x\n")

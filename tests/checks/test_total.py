@@ -23,8 +23,8 @@ from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
-from mill.report.html import report_page
 from mill.report.markdown import summary_markdown
+from mill.view.offline import check_page
 from tests.fuzz.cases import examples
 
 MANY = examples(1500)
@@ -178,7 +178,7 @@ def test_any_check_is_shown_saved_and_read_back(
     folder = tmp_path_factory.mktemp("check")
     assert read_check(check.save(folder)).to_json() == check.to_json()
     assert variant.verdict
-    report_page([check])
+    check_page(check)
     summary_markdown(check)
 
 
@@ -189,7 +189,7 @@ def test_metrics_of_any_repeated_answers_are_valid(rows: list[list[Answer]]) -> 
     variant = repeated("all", passes)
     assert_valid(Measurements(variant.metrics))
     check = Check("determinism", ["t"], [variant])
-    assert variant.verdict and report_page([check])
+    assert variant.verdict and check_page(check)
 
 
 @MANY

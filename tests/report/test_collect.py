@@ -152,4 +152,4 @@ def test_paths_and_names_are_not_broken_in_a_pipe(evaluate: Evaluate, capsys: py
 def test_a_page_has_no_control_characters(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
     """A terminal that shows it would obey ESC, and CSI, which is a character of C1."""
     evaluate('path="a\x1b[31mb\x9b2Jc\x7fd"')
-    assert "<td>a␛[31mb\\x9b2Jc\\x7fd</td>" in printed(capsys, "--format", "html")
+    assert r"<td>a\x1b[31mb\x9b2Jc\x7fd</td>" in printed(capsys, "--format", "html")

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from mill.cli.main import run as mill
-from mill.report.html import report_page
-from mill.report.html.charts import HEIGHT, LEFT, RIGHT, WIDTH
-from mill.report.html.plots import sequence_chart
 from mill.report.runs import RunSection
 from mill.report.sections import CheckSection, find_sections
-from mill.runs.schema import Decision, Look
+from mill.view.offline import results_page
 from tests.exam_runs import run_exam
+from tests.view.saved_checks import page_data
 
 
 @pytest.fixture(scope="module")
@@ -26,26 +24,14 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_run_of_a_decision_has_its_own_section(decided: Path) -> None:
+def test_the_run_and_the_check_of_a_decision_have_its_course(decided: Path) -> None:
     check, run = find_sections(decided)
     assert isinstance(check, CheckSection) and isinstance(run, RunSection)
     assert check.check.command == "decide" and next(iter(run.results.tasks)) == "toy_exam_law"
-    page = report_page([check, run])
-    assert "No sample changed." not in page
-    assert page.count('class="band c0"') == page.count('class="line dashed c1"') == 1
-    assert report_page([run]).count('class="band c0"') == report_page([check]).count('class="band c0"') == 1
-
-
-def test_the_ends_of_the_sequence_are_one_area() -> None:
-    """Its corners are the upper ends from left to right, then the lower ends from right to left."""
-    looks = [Look(100, 0.7, 0.5, 0.9), Look(200, 0.6, 0.5, 0.7)]
-    (chart,) = sequence_chart(Decision("exam", "acc", ">", 0.4, 0.05, "true", 200, 1000, reached=0.5, looks=looks))
-    (points,) = (part.split('"')[0] for part in chart.split('class="band c0" points="')[1:])
-    corners = [tuple(map(float, corner.split(","))) for corner in points.split()]
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    assert [x for x, _ in corners] == pytest.approx([middle, WIDTH - RIGHT, WIDTH - RIGHT, middle], abs=0.06)
-    (high, later, low, first) = (y for _, y in corners)
-    assert high < later < low == first < HEIGHT  # 0.9, 0.7, 0.5, 0.5: y grows downwards
+    data = page_data(results_page(decided))
+    (shown,), (page,) = data["checks"].values(), data["runs"].values()
+    assert shown["charts"] == page["run"]["decisions"] and len(shown["charts"]) == 1
+    assert not shown["changes"]["listed"]
 
 
 @pytest.mark.parametrize(
@@ -78,4 +64,5 @@ def test_an_impossible_decision_is_left_out(
     assert mill(["report", str(folder), "--output", str(tmp_path / "report.html")]) == 0
     printed = capsys.readouterr().err.replace("decisions[...]: ", "decisions[...].")
     assert f"decisions[...].{field}" in printed
-    assert "a on toy_exam" in (tmp_path / "report.html").read_text()
+    data = page_data((tmp_path / "report.html").read_bytes())
+    assert [run["model"] for run in data["state"]["runs"]] == ["a"]

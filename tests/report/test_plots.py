@@ -15,7 +15,6 @@ import pytest
 from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
-from mill.report.html.charts import Axis, Point, scatter_chart
 from mill.report.plot_data import CostPlot, PlottedScore, ScorePlot, plot_data
 from mill.runs.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
@@ -139,28 +138,6 @@ def test_labels_of_twenty_models_do_not_overlap(tmp_path: Path) -> None:
         assert min(b - a for a, b in pairwise(ys)) >= 11, name  # letters are 9 points high
 
 
-@pytest.mark.parametrize(
-    "intervals",
-    [
-        {"a": (0.627, 0.578, 0.676), "b": (0.572, 0.554, 0.590)},
-        {"b": (0.572, 0.554, 0.590), "a": (0.627, 0.578, 0.676)},
-        {"outer": (0.5, 0.2, 0.8), "inner": (0.52, 0.45, 0.55), "exact": (0.6, 0.6, 0.6)},
-    ],
-)
-def test_names_of_models_with_equal_tokens_are_on_no_interval(intervals: dict[str, tuple[float, float, float]]) -> None:
-    points = [(Point(4.0, value, low, high, name=name), 0) for name, (value, low, high) in intervals.items()]
-    root = ElementTree.fromstring(scatter_chart("acc", Axis("tokens", 3.6, 4.4), Axis("", 0.0, 1.0), points))
-    bars = [one.attrib for one in root.iter("line") if one.attrib["class"].startswith("whisker")]
-    names = {one.text: one.attrib for one in root.iter("text") if one.attrib["class"] == "name"}
-    assert set(names) == set(intervals) and len(bars) == len(points)
-    for name, at in names.items():
-        left, right = (float(at["x"]) + side * 3.7 * len(name or "") for side in (-1, 1))
-        for bar in bars:
-            top, bottom = sorted((float(bar["y1"]), float(bar["y2"])))
-            crosses = left < float(bar["x1"]) < right and top < float(at["y"]) and float(at["y"]) - 9 < bottom
-            assert not crosses, (name, at, bar)
-
-
 def test_names_that_are_equal_when_short_are_numbered() -> None:
     pytest.importorskip("matplotlib")
     from mill.report.plot_files import draw_scores
@@ -233,24 +210,3 @@ def test_without_matplotlib_the_command_names_the_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(["plot", str(tmp_path)]) == 2
     assert capsys.readouterr().err == 'mill: mill plot needs the package matplotlib: pip install -e ".[plot]"\n'
-
-
-def test_a_page_of_runs_has_the_same_plots(tmp_path: Path, open_report: Any) -> None:
-    choices(tmp_path, "a")
-    choices(tmp_path, "<b>bold</b><img src=x onerror=window.hacked=1>", sure=5)
-    assert run(["report", str(tmp_path)]) == 0
-    page = open_report(tmp_path / "report.html")
-    titles = page.locator("figcaption").all_text_contents()
-    assert titles[:2] == ["pick: acc", "pick: acc against tokens for a sample"]
-    assert sorted(title for title in titles if title.startswith("Calibration")) == [
-        "Calibration of pick: ECE 0.050, n = 10",
-        "Calibration of pick: ECE 0.250, n = 10",
-    ]
-    assert page.evaluate("window.hacked") is None
-    tooltips = page.locator(".bin title").all_text_contents()
-    assert "0.73 to 0.80: 10 answers, 80 % right (44 to 97 %), mean probability 0.750" in tooltips
-    assert page.locator(".amount").count() == 2
-    assert (
-        "a: 0.8000 (0.4439 to 0.9748), 22.0 tokens for a sample, prompt and output"
-        in page.locator("circle title").all_text_contents()
-    )

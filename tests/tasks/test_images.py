@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -222,16 +221,6 @@ def test_a_draw_depends_on_the_sample_alone(cifar: Path) -> None:
     assert backwards == first
 
 
-def test_draws_differ_from_sample_to_sample_and_favour_no_position(cifar: Path) -> None:
-    shown = choices(task_of("cifar10_mcq"))
-    assert all(one.count(int(sample) % 10) == 1 and len(set(one)) == 4 for sample, one in shown.items())
-    assert len({tuple(one) for one in shown.values()}) > 90
-    positions = Counter(one.index(int(sample) % 10) for sample, one in shown.items())
-    assert sorted(positions) == [0, 1, 2, 3] and min(positions.values()) > 10
-    others = Counter(number for sample, one in shown.items() for number in one if number != int(sample) % 10)
-    assert min(others[number] for number in range(10)) > 10
-
-
 def test_classes_that_share_the_right_ones_name_are_never_offered(root: Path) -> None:
     twice = [number for number, name in enumerate(THOUSAND) if THOUSAND.count(name) > 1]
     labels = [twice[0]] * 200
@@ -334,13 +323,6 @@ def test_a_model_gets_the_rendering_it_can_serve(name: str, capabilities: ModelC
     assert capabilities.serves(served.kind)
 
 
-def test_a_choice_falls_back_to_writing_and_never_to_other_questions() -> None:
-    assert serve(make_task("cifar10_mcq"), SEES_AND_WRITES, "m", "").name == "cifar10_mcq_gen"
-    for name, capabilities in (("cifar10_mcq", CLIP), ("cifar10_mcq_gen", TIMM), ("cifar10_supervised", SEES_AND_SCORES)):
-        with pytest.raises(CannotServe, match=f"{name} .* is scored by"):
-            serve(make_task(name), capabilities, "m", "")
-
-
 def test_a_model_without_eyes_is_refused_with_what_it_lacks() -> None:
     with pytest.raises(CannotServe) as caught:
         serve(make_task("cifar10"), READS, "blind (Model)", "backends that do: clip")
@@ -405,17 +387,6 @@ def test_images_of_a_table_are_read_in_any_order_and_by_many_threads(cifar: Path
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda row: rows[row]["img"].read(), order))
     assert found == [png(row) for row in order]
-
-
-def test_a_row_whose_image_is_missing_is_reported_with_its_number(root: Path) -> None:
-    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    cells = [None, {"bytes": None, "path": None}, {"bytes": None, "path": str(root / "gone.png")}]
-    file = root / CIFAR_PATH / "test.parquet"
-    file.parent.mkdir(parents=True)
-    pq.write_table(pa.table({"img": pa.array(cells, kind), "label": [0, 1, 2]}), file)
-    for row, blob in enumerate(row["img"] for row in read_rows(file)):
-        with pytest.raises(DataError, match=rf"test\.parquet \(img of row {row}\)"):
-            blob.read()
 
 
 class Eye(MillModel):
@@ -506,18 +477,6 @@ def test_a_damaged_part_of_a_table_is_counted_errors_and_the_rest_is_scored(
     assert all(f"img of row {failure['id']}" in failure["error"] for failure in outcome.tasks[0].failures)
 
 
-def test_a_finished_run_is_read_again_and_a_changed_image_computed_again(
-    root: Path, evaluate: Callable[..., Outcome]
-) -> None:
-    write_folders(root / CIFAR_PATH / "test", [TEN[label] for label in GIVEN])
-    assert (evaluate().tally.computed, evaluate().tally.computed) == (20, 0)
-    file = root / CIFAR_PATH / "test" / TEN[GIVEN[12]] / "012.png"
-    file.write_bytes(png(15))
-    assert evaluate().tally.computed == 0  # the same bytes as image 15, which was sent
-    file.write_bytes(png(77))
-    assert evaluate().tally.computed == 1
-
-
 def test_a_limit_takes_label_folders_in_turn_and_a_image_keeps_its_name(root: Path) -> None:
     """Three airplanes, two birds, one cat: as many of each as there are, the names as the files are sorted."""
     write_folders(root / CIFAR_PATH / "test", ["airplane", "airplane", "airplane", "bird", "bird", "cat"])
@@ -526,11 +485,3 @@ def test_a_limit_takes_label_folders_in_turn_and_a_image_keeps_its_name(root: Pa
     assert [sample.id for sample in samples] == ["0", "3", "5", "1", "4", "2"]
     assert [Path(sample.doc["image"]).stem for sample in samples] == ["000", "003", "005", "001", "004", "002"]
     assert [make_task("cifar10").target(sample) for sample in samples[:3]] == ["airplane", "bird", "cat"]
-
-
-def test_data_whose_classes_are_mixed_keep_their_order(root: Path) -> None:
-    folder = root / CIFAR_PATH
-    folder.mkdir(parents=True)
-    rows = [{"img": {"bytes": png(n), "path": None}, "label": label} for n, label in enumerate((3, 3, 1, 3, 1))]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "test.parquet")
-    assert [sample.id for sample in make_task("cifar10").samples()] == ["0", "1", "2", "3", "4"]

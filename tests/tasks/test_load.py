@@ -12,10 +12,10 @@ from mill.api.errors import CannotServe, DataError, MillError, SpecError, Unknow
 from mill.api.model import ModelCapabilities
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT
 from mill.api.response import Response
-from mill.api.task import Benchmark, RenderSettings, Task, TaskType
-from mill.tasks.generated_choice import GeneratedChoiceTask
+from mill.api.task import RenderSettings, Task, TaskType
 from mill.tasks.load import load_builtin, load_files, make_task, select, serve
 from mill.tasks.mmlu import AREAS
+from mill.tasks.multiple_choice import GeneratedChoiceTask
 
 load_builtin()
 
@@ -88,19 +88,6 @@ def test_an_unknown_name_suggests_near_ones(typed: str, meant: str | None) -> No
 def test_a_benchmark_is_not_a_task() -> None:
     with pytest.raises(MillError, match="mmlu is a benchmark of several tasks, not a task"):
         make_task("mmlu")
-
-
-def test_a_registered_thing_that_makes_no_task_is_refused(clean_registry: None) -> None:
-    registry.tasks.add("odd", lambda name: 3)
-    with pytest.raises(MillError, match=r"the task odd is registered as .*, which does not make a Task"):
-        make_task("odd")
-
-
-def test_benchmarks_of_benchmarks_expand_with_single_tasks_among_them(clean_registry: None) -> None:
-    registry.tasks.add("inner", Benchmark("inner", ("piqa", "boolq")))
-    registry.tasks.add("outer", Benchmark("outer", ("boolq", "inner", "gsm8k"), weighted=False))
-    assert names("outer") == ["boolq", "piqa", "gsm8k"]
-    assert [(entry.name, entry.weighted) for entry in select(["outer"]).benchmarks] == [("outer", False), ("inner", True)]
 
 
 # Text files
@@ -195,11 +182,6 @@ def test_a_file_registers_its_tasks(folder: Path) -> None:
     load_files((str(folder / "own_a.py"),))
     (task,) = select(["own_a"]).tasks
     assert (task.name, task.version, "own_b" in registry.tasks) == ("own_a", 7, False)
-
-
-def test_a_folder_registers_the_tasks_of_all_its_files(folder: Path) -> None:
-    load_files((str(folder),))
-    assert names("own_*") == ["own_a", "own_b"]
 
 
 def test_a_file_replaces_a_built_in_task_only_on_purpose(tmp_path: Path, clean_registry: None) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from mill.runs.folder import RunFolder
 from mill.runs.samples import RunSample, read_samples
 from mill.runs.schema import Results
-from mill.view.other_logs.convert import convert_log
 from mill.view.other_logs.find import identify_log
 
 LOGS = Path(__file__).parent / "logs"
@@ -33,6 +32,6 @@ class Converted:
 def converted(file: Path, target: Path) -> Converted:
     log = identify_log(file)
     assert log is not None
-    convert_log(log, target)
+    log.convert(target)
     folder = RunFolder(target)
     return Converted(folder, folder.manifest(), folder.results())

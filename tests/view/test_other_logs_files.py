@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
-from mill.view.other_logs import inspect_files as json_stream
-from mill.view.other_logs import inspect_samples
-from mill.view.other_logs.convert import convert_log
+from mill.view.other_logs import inspect_files, inspect_samples
 from mill.view.other_logs.find import OtherLog, identify_log
-from mill.view.other_logs.inspect_files import JsonStream, ZipMembers
+from mill.view.other_logs.inspect_files import ZipMembers, open_inspect_log
 from mill.view.scan import scan
 from tests.view.conversion import LOGS, Converted, converted
 
@@ -150,7 +148,7 @@ def test_a_broken_header_is_one_line(change: Callable[[Any], object], message: s
     change(header)
     file = write_eval(tmp_path / "log.eval", {"header.json": header})
     with pytest.raises(RunError, match=rf"log\.eval, header\.json, .*{message}") as error:
-        convert_log(OtherLog("inspect_ai", file, (file,)), tmp_path / "run")
+        OtherLog("inspect_ai", file, (file,)).convert(tmp_path / "run")
     assert "\n" not in str(error.value)
 
 
@@ -166,20 +164,20 @@ def test_a_broken_header_is_one_line(change: Callable[[Any], object], message: s
 def test_a_broken_results_file_is_one_line(results: Any, message: str, tmp_path: Path) -> None:
     file = lm_eval_log(tmp_path, results)
     with pytest.raises(RunError, match=f"results_{DATE}.json is not valid: .*{message}"):
-        convert_log(OtherLog("lm-eval", file, (file,)), tmp_path / "run")
+        OtherLog("lm-eval", file, (file,)).convert(tmp_path / "run")
 
 
 def test_files_that_vanish_or_are_cut(tmp_path: Path) -> None:
     file = tmp_path / "log.eval"
     with pytest.raises(RunError, match=r"log\.eval: there is no such file"):
-        convert_log(OtherLog("inspect_ai", file, (file,)), tmp_path / "run")
+        OtherLog("inspect_ai", file, (file,)).convert(tmp_path / "run")
     file.write_bytes((LOGS / "epochs.eval").read_bytes()[:-40])
     with pytest.raises(RunError, match=r"log\.eval is not a valid zip file"):
-        convert_log(OtherLog("inspect_ai", file, (file,)), tmp_path / "run")
+        OtherLog("inspect_ai", file, (file,)).convert(tmp_path / "run")
     results = lm_eval_log(tmp_path, RESULTS)
     missing = tmp_path / f"samples_other_{DATE}.jsonl"
     with pytest.raises(RunError, match=r"samples_other_.*: there is no such file"):
-        convert_log(OtherLog("lm-eval", results, (results, missing)), tmp_path / "run")
+        OtherLog("lm-eval", results, (results, missing)).convert(tmp_path / "run")
     text = (LOGS / "image.json").read_text()
     (tmp_path / "cut.json").write_text(text[: len(text) // 2])
     with pytest.raises(RunError, match=r"cut\.json is not valid JSON"):
@@ -312,7 +310,7 @@ def test_every_byte_of_a_log_may_be_damaged(tmp_path: Path) -> None:
         file = tmp_path / f"{position}.eval"
         file.write_bytes(damaged)
         try:
-            convert_log(OtherLog("inspect_ai", file, (file,)), tmp_path / str(position))
+            OtherLog("inspect_ai", file, (file,)).convert(tmp_path / str(position))
         except RunError as error:
             refused += 1
             assert "\n" not in str(error)
@@ -363,40 +361,30 @@ def test_lines_that_do_not_name_their_filter(tmp_path: Path) -> None:
     assert rows["0"]["extracted"] == "2"
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-def test_json_is_read_in_chunks_of_any_size(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "_CHUNK", size)
-    data = {"a": 12345, "samples": [{"x": 'ä€😀\\"'}, 1.5e3, None, [], "]}"], "b": {"c": [True]}, "empty": [], "n": -7}
-    for indent in (None, 2):
-        stream = JsonStream(BytesIO(json.dumps(data, ensure_ascii=False, indent=indent).encode()), Path("log.json"))
-        found: dict[str, Any] = {}
-        for name in stream.members():
-            is_list = name in ("samples", "empty")
-            found[name] = [element for element, _ in stream.elements()] if is_list else stream.value()[0]
-        assert found == data
+@pytest.mark.parametrize("text", ["", "[", '{"a"', '{"a": 1', "{1: 2}", '{"a": 1 "b": 2}', '{"a": \xff}'])
+def test_json_that_is_cut_or_wrong(text: str, tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(RunError, match=r"log\.json is not valid JSON"), open_inspect_log(tmp_path / "log.json"):
+        pass
 
 
-@pytest.mark.parametrize("text", ["", "[", '{"a"', '{"a": 1', '{"a": [1, 2}', "{1: 2}", '{"a": 1 "b": 2}', '{"a": \xff}'])
-def test_json_that_is_cut_or_wrong(text: str) -> None:
-    stream = JsonStream(BytesIO(text.encode("latin-1")), Path("log.json"))
-    with pytest.raises(RunError, match=r"log\.json is not valid JSON"):
-        for _ in stream.members():
-            list(stream.elements())
+def test_a_json_log_that_is_too_large_names_the_other_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_files, "MOST_LINE", 1 << 20)
+    (tmp_path / "log.json").write_bytes(b" " * (1 << 20) + b"{}")
+    with pytest.raises(RunError, match="larger than 1 MiB: `inspect log convert --to eval`"):
+        open_inspect_log(tmp_path / "log.json").__enter__()
 
 
-def test_a_log_is_not_held_in_memory(tmp_path: Path) -> None:
-    """Twenty samples of 2 MB in two epochs: both formats take the memory of one of them."""
+def test_a_large_log_is_not_held_in_memory(tmp_path: Path) -> None:
+    """Twenty samples of 2 MB in two epochs take the memory of one of them."""
     text = "word " * 400_000
     messages = [*SAMPLE["messages"][:1], {"role": "assistant", "content": text}]
     samples = [{**SAMPLE, "id": number % 10, "epoch": 1 + number // 10, "messages": messages} for number in range(20)]
-    with (tmp_path / "log.json").open("w") as handle:
-        handle.write(f'{json.dumps(HEADER)[:-1]}, "samples": [{", ".join(map(json.dumps, samples))}]}}')
     members = {f"samples/{one['id']}_epoch_{one['epoch']}.json": one for one in samples}
     write_eval(tmp_path / "log.eval", {"header.json": HEADER, **members})
-    for name in ("log.json", "log.eval"):
-        tracemalloc.start()
-        run = converted(tmp_path / name, tmp_path / f"{name}.run")
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 30 << 20
-        assert [len(record.responses) for record in run.samples("sums").values()] == [2] * 10
+    tracemalloc.start()
+    run = converted(tmp_path / "log.eval", tmp_path / "run")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30 << 20
+    assert [len(record.responses) for record in run.samples("sums").values()] == [2] * 10

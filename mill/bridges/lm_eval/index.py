@@ -27,7 +27,7 @@ TASK, GROUP, TAG = "task", "group", "tag"
 FORMAT = 2  # of the stored file
 _KEYS = ("task", "group", "tag", "include", "class")
 _BLOCK = re.compile(rf"^[\"']?(?:{'|'.join(_KEYS)})[\"']?[ \t]*:.*(?:\n(?:[ \t#-].*|[ \t]*))*", re.MULTILINE)
-_SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def make_index(root: Path, problems: list[str] | None = None) -> Entries:
 
 
 def yaml_files(root: Path) -> Iterator[Path]:
-    files = (file for file in root.rglob("*.yaml") if not _SKIPPED & set(file.parts) and file.is_file())
+    files = (file for file in root.rglob("*.yaml") if not SKIPPED & set(file.parts) and file.is_file())
     yield from sorted(files, key=lambda file: file.as_posix())
 
 

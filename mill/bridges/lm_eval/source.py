@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError
-
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
 from mill.bridges.lm_eval import library
@@ -21,10 +19,8 @@ from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
 from mill.support.terminal import warn
-from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
-from mill.tasks.generative import LETTERS
-from mill.tasks.multiple_choice import GENERATED, ListedQuestion
-from mill.tasks.prompted import Doc, shots_from
+from mill.tasks.multiple_choice import GENERATED, GeneratedChoiceTask, ListedQuestion, generated_benchmark
+from mill.tasks.prompted import LETTERS, Doc, shots_from
 from mill.tasks.sources import Documents, is_pattern
 
 
@@ -250,10 +246,8 @@ class LmEvalSource:
         try:
             with loading(what), task_in_errors():
                 found = library.load(name, folders)
-        except DataError as error:
-            every = isinstance(error.__cause__, YAMLError)  # before 0.4.12 one file spoils its folder
-            reason = self._broken_file(name, folders, every=every)
-            if reason:
+        except DataError:
+            if reason := self._broken_file(name, folders):
                 raise DataError(f"{what}: {reason}") from None
             raise
         if not found.tasks:
@@ -264,24 +258,19 @@ class LmEvalSource:
                 task.by_letter = task.name + GENERATED
         groups: list[Benchmark] = [
             LmEvalGroup(
-                PREFIX + inner,
-                tuple(PREFIX + member for member in found.members[inner]),
-                group=group,
-                members=found.nested.get(inner, {}),
-                prefix=PREFIX,
+                PREFIX + inner, tuple(PREFIX + member for member in found.members[inner]), group=group, prefix=PREFIX
             )
             for inner, group in found.groups.items()
         ]
         return tasks, groups
 
-    def _broken_file(self, name: str, folders: Sequence[Path], *, every: bool) -> str:
-        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it. Or `every`
-        file of the folders."""
+    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
+        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
         entry = self._entry(name)
         wanted = {name, *(entry.members if entry is not None else ())}
         for file in (file for folder in folders for file in yaml_files(folder)):
             problems = broken(file)
-            if problems and (every or wanted & set(map(str, named_keys(file).values()))):
+            if problems and wanted & set(map(str, named_keys(file).values())):
                 return problems[0]
         return ""
 

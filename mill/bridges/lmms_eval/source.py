@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.task import Benchmark, Task, TaskScores
 from mill.bridges.lm_eval.index import (
     GROUP,
+    SKIPPED,
     TAG,
     TASK,
     Entries,
@@ -24,7 +27,6 @@ from mill.bridges.lm_eval.index import (
     listed,
     named_keys,
     stored_index,
-    yaml_files,
 )
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
@@ -37,7 +39,9 @@ CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 def make_index(root: Path) -> Entries:
     entries: Entries = {}
     tags: dict[str, list[str]] = {}
-    for file in yaml_files(root):
+    # In the order of the disk, as lmms-eval reads them: of two files with one name the last counts.
+    folders = ((folder, files) for folder, _, files in os.walk(root) if not SKIPPED & set(Path(folder).parts))
+    for file in (Path(folder, name) for folder, files in folders for name in files if name.endswith(".yaml")):
         config = named_keys(file)
         group, task = config.get("group"), config.get("task")
         if "class" in config and isinstance(task, str):
@@ -67,8 +71,18 @@ def for_lmms_eval(entries: Entries) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class LmmsEvalGroup(LmEvalGroup):
+    """`members` are the nested dictionaries of lmms-eval, whose groups do not know their members."""
+
+    members: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     suffix: str = ""
-    utilities: ClassVar[str] = "lmms_eval.evaluator_utils"
+
+    def aggregated(self, table: Mapping[str, dict[str, Any]]) -> Mapping[str, Any]:
+        from lmms_eval.evaluator_utils import consolidate_group_results
+
+        results: Any = defaultdict(dict, table)
+        consolidate_group_results(results, defaultdict(lambda: None), self.members)
+        means: Mapping[str, Any] = results[self.group.group_name]
+        return means
 
     def aggregate(self, scores: TaskScores) -> dict[str, tuple[float, float | None]]:
         return super().aggregate({name.removesuffix(self.suffix): metrics for name, metrics in scores.items()})
@@ -128,7 +142,7 @@ class LmmsEvalSource:
                 models.update(dict.fromkeys(_models_of(config)))
 
             with replaced_clients():
-                found = library.load(inner, for_lmms_eval(self.index), model or None, check)
+                found, nested = library.load(inner, for_lmms_eval(self.index), model or None, check)
             if at and model not in models:
                 _refuse_model(name, model, models)
             tasks: list[Task] = [
@@ -139,7 +153,7 @@ class LmmsEvalSource:
                 PREFIX + group + at + model,
                 tuple(PREFIX + member + at + model for member in found.members[group]),
                 group=made,
-                members=found.nested.get(group, {}),
+                members=nested.get(group, {}),
                 prefix=PREFIX,
                 suffix=at + model,
             )

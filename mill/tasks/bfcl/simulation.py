@@ -142,7 +142,7 @@ class Simulation:
                 raise NameError(f"name {name!r} is not defined")
             json.dumps([values, named], allow_nan=False, default=str)
             with decimal.localcontext():  # whose precision a method sets
-                return _as_text(self._methods[name](*values, **deepcopy(dict(named))))  # a method may change a list
+                return _as_text(self._methods[name](*values, **named))
         except Exception as error:
             return f"Error during execution: {error}"
 

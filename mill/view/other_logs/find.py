@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from mill.api.errors import RunError
+from mill.runs.folder import RunFolder
 from mill.support.files import open_regular
 
 LM_EVAL, INSPECT = "lm-eval", "inspect_ai"
@@ -33,6 +34,20 @@ class OtherLog:
     path: Path
     files: tuple[Path, ...]
 
+    def convert(self, target: Path) -> None:
+        """Write manifest.json, results.json and the samples to the folder `target`, in mill's own format.
+
+        Scores are the tool's own. A file that cannot be read is a RunError; a sample that cannot be read is counted and
+        reported with its task.
+        """
+        from mill.view.other_logs.inspect_run import convert_inspect  # they import much, and most folders have no such logs
+        from mill.view.other_logs.lm_eval_run import convert_lm_eval
+
+        try:
+            (convert_lm_eval if self.tool == LM_EVAL else convert_inspect)(self, RunFolder(target))
+        except FileNotFoundError as error:
+            raise RunError(f"cannot read {error.filename or self.path}: there is no such file") from error
+
 
 def logs_in(folder: Path, names: Collection[str]) -> list[OtherLog]:
     """The logs among the files of one folder, by name. Links are not followed, and no samples are read."""
@@ -43,7 +58,7 @@ def logs_in(folder: Path, names: Collection[str]) -> list[OtherLog]:
         tool = _tool(file)
         if tool == LM_EVAL:
             samples = _samples_by_date(folder, names) if samples is None else samples
-            found.append(_with_samples(file, samples.get(_date(file), [])))
+            found.append(OtherLog(LM_EVAL, file, (file, *samples.get(_date(file), []))))
         elif tool is not None:
             found.append(OtherLog(tool, file, (file,)))
     return found
@@ -91,17 +106,8 @@ def _date(file: Path) -> str:
 
 def _samples_by_date(folder: Path, names: Collection[str]) -> dict[str, list[Path]]:
     by_date: dict[str, list[Path]] = {}
-    for file, date in _samples_files(folder, names):
-        by_date.setdefault(date, []).append(file)
-    return by_date
-
-
-def _samples_files(folder: Path, names: Collection[str]) -> Iterator[tuple[Path, str]]:
     for name in sorted(names):
         found = _SAMPLES_NAME.fullmatch(name)
         if found and not (file := folder / name).is_symlink():
-            yield file, found[2]
-
-
-def _with_samples(file: Path, samples: Sequence[Path]) -> OtherLog:
-    return OtherLog(LM_EVAL, file, (file, *samples))
+            by_date.setdefault(found[2], []).append(file)
+    return by_date

@@ -9,16 +9,15 @@ inspect_ai compresses its logs with Zstandard, which Python's zipfile reads from
 
 from __future__ import annotations
 
-import codecs
-import json
 import os
 import re
 import struct
-import tempfile
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -115,209 +114,70 @@ def _decompressed(raw: bytes, info: zipfile.ZipInfo) -> bytes:
     raise ValueError(f"compression {info.compress_type} is not supported")
 
 
-_CHUNK = 1 << 20
-_BLANKS = " \t\r\n"
-
-
-class JsonStream:
-    """A JSON object in a file of any size. One member, or one element of a list, is in memory at a time; it may be as
-    large as MOST_LINE."""
-
-    def __init__(self, handle: IO[bytes], file: Path) -> None:
-        self._handle, self._file = handle, file
-        self._text, self._position, self._ended = "", 0, False
-        self._utf8 = codecs.getincrementaldecoder("utf-8")()
-        self._json = json.JSONDecoder()
-
-    def members(self) -> Iterator[str]:
-        """The names of the object's members. The caller reads each value, by `value` or `elements`, before the next."""
-        self._expect("{")
-        if self._skip("}"):
-            return
-        while True:
-            name, _ = self.value()
-            if not isinstance(name, str):
-                raise self._invalid("a name is needed")
-            self._expect(":")
-            yield name
-            if not self._skip(","):
-                self._expect("}")
-                return
-
-    def elements(self) -> Iterator[tuple[Any, str]]:
-        """The elements of a list, each as a value and as its text; nothing of a value that is no list."""
-        if self._next() != "[":
-            self.value()
-            return
-        self._expect("[")
-        if self._skip("]"):
-            return
-        while True:
-            yield self.value()
-            if not self._skip(","):
-                self._expect("]")
-                return
-
-    def value(self) -> tuple[Any, str]:
-        """The next value and its text. It is parsed again with twice the text where it does not end yet."""
-        self._next()
-        while True:
-            try:
-                found, end = self._json.raw_decode(self._text, self._position)
-                if end < len(self._text) or self._ended:  # a number may continue
-                    text = self._text[self._position : end]
-                    self._position = end
-                    return found, text
-            except RecursionError as error:
-                raise self._invalid("it is nested too deeply") from error
-            except ValueError as error:
-                if self._ended or len(self._text) - self._position > MOST_LINE:
-                    raise self._invalid(str(error)) from error
-            self._more()
-
-    def _next(self) -> str:
-        """The next character that is not blank; empty at the end."""
-        while True:
-            while self._position < len(self._text) and self._text[self._position] in _BLANKS:
-                self._position += 1
-            if self._position < len(self._text):
-                return self._text[self._position]
-            if self._ended:
-                return ""
-            self._more()
-
-    def _skip(self, character: str) -> bool:
-        found = self._next() == character
-        self._position += found
-        return found
-
-    def _expect(self, character: str) -> None:
-        if not self._skip(character):
-            raise self._invalid(f"{character!r} is needed, not {self._next()!r}")
-
-    def _more(self) -> None:
-        rest = self._text[self._position :]
-        try:
-            raw = self._handle.read(max(_CHUNK, len(rest)))
-            self._ended = not raw
-            self._text, self._position = rest + self._utf8.decode(raw, final=self._ended), 0
-        except OSError as error:
-            raise RunError(f"cannot read {self._file}: {error.strerror or error}") from error
-        except UnicodeDecodeError as error:
-            raise self._invalid("it is not UTF-8") from error
-
-    def _invalid(self, why: str) -> RunError:
-        return RunError(f"{self._file} is not valid JSON: {' '.join(why.split())[:200]}")
-
-
 _SAMPLE = re.compile(r"samples/(.*)_epoch_(\d{1,9})\.json", re.DOTALL)
-_NOT_HEADER = ("samples", "reductions")
 
 
-class InspectFile(ABC):
-    """An open log. `header` is read on opening."""
+@dataclass
+class InspectLog:
+    """An open log. `epochs` has for each sample, by its id, the number of each epoch, where it is, and what reads it."""
 
     header: InspectHeader
+    epochs: dict[str, list[tuple[int, str, Callable[[], Any]]]] = field(default_factory=dict)
 
-    def __enter__(self) -> InspectFile:
-        return self
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None: ...
-
-    @property
-    @abstractmethod
-    def sample_names(self) -> list[str]:
-        """The ids of its samples, as texts."""
-
-    @abstractmethod
     def read(self, name: str) -> Iterator[tuple[Any, str]]:
         """Each epoch of a sample as JSON, and where it is in the file; a RunError where it cannot be read."""
+        for _, where, read in sorted(self.epochs[name], key=lambda epoch: epoch[0]):
+            yield read(), where
 
 
-def open_inspect_log(file: Path) -> InspectFile:
-    return EvalFile(file) if file.suffix == ".eval" else JsonLogFile(file)
+@contextmanager
+def open_inspect_log(file: Path) -> Iterator[InspectLog]:
+    if file.suffix != ".eval":
+        yield _json_log(file)
+        return
+    with ZipMembers(file) as members:
+        yield _eval_log(members)
 
 
-class EvalFile(InspectFile):
+def _eval_log(members: ZipMembers) -> InspectLog:
     """A `.eval` file. One that was not finished has its start in `_journal`."""
 
-    def __init__(self, file: Path) -> None:
-        self._members = ZipMembers(file)
-        try:
-            names = self._members.names
-            name = "header.json" if "header.json" in names else "_journal/start.json"
-            if name not in names:
-                raise RunError(f"{file} is not a log of inspect_ai: it has no header.json")
-            self.header = _header(parse_json(self._members.read(name), f"{file}, {name},", RunError), f"{file}, {name},")
-        except BaseException:
-            self._members.__exit__()
-            raise
-        self._epochs: dict[str, list[tuple[int, str]]] = {}
-        for name in names:
-            if found := _SAMPLE.fullmatch(name):
-                self._epochs.setdefault(found[1], []).append((int(found[2]), name))
+    def read(member: str) -> Any:
+        return parse_json(members.read(member), f"{members.file}, {member},", RunError)
 
-    def __exit__(self, *_: object) -> None:
-        self._members.__exit__()
-
-    @property
-    def sample_names(self) -> list[str]:
-        return list(self._epochs)
-
-    def read(self, name: str) -> Iterator[tuple[Any, str]]:
-        for _, member in sorted(self._epochs[name]):
-            where = f"{self._members.file}, {member},"
-            yield parse_json(self._members.read(member), where, RunError), where
+    name = "header.json" if "header.json" in members.names else "_journal/start.json"
+    if name not in members.names:
+        raise RunError(f"{members.file} is not a log of inspect_ai: it has no header.json")
+    log = InspectLog(_header(read(name), f"{members.file}, {name},"))
+    for member in members.names:
+        if found := _SAMPLE.fullmatch(member):
+            epoch = int(found[2]), f"{members.file}, {member},", partial(read, member)
+            log.epochs.setdefault(found[1], []).append(epoch)
+    return log
 
 
-class JsonLogFile(InspectFile):
-    """A `.json` file, which has its samples sorted by epoch. They are copied to a temporary file, where each is found by
-    its offset."""
+def _given(sample: Any) -> Any:
+    return sample
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._copy: IO[bytes] = tempfile.TemporaryFile()
-        self._copied = 0
-        self._epochs: dict[str, dict[int, tuple[int, int]]] = {}
-        try:
-            with open_regular(file) as handle:
-                self.header = _header(self._read_members(JsonStream(handle, file)), file)
-        except BaseException:
-            self._copy.close()
-            raise
 
-    def __exit__(self, *_: object) -> None:
-        self._copy.close()
-
-    def _read_members(self, stream: JsonStream) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        for name in stream.members():
-            if name == "samples":
-                for index, (sample, text) in enumerate(stream.elements()):
-                    self._add(sample, text, index)
-            else:
-                value, _ = stream.value()
-                members |= {name: value} if name not in _NOT_HEADER else {}
-        return members
-
-    def _add(self, sample: Any, text: str, index: int) -> None:
+def _json_log(file: Path) -> InspectLog:
+    """A `.json` file is read as a whole: large logs are `.eval` files. Of a sample that it has twice the last counts."""
+    with open_regular(file) as handle:
+        raw = handle.read(MOST_LINE + 1)
+    if len(raw) > MOST_LINE:
+        raise RunError(f"{file} is larger than {MOST_LINE >> 20} MiB: `inspect log convert --to eval` makes a smaller log")
+    data = parse_json(raw, file, RunError)
+    samples = data.pop("samples", None) if isinstance(data, dict) else None
+    log, seen = InspectLog(_header(data, file)), dict[tuple[str, int], Any]()
+    for index, sample in enumerate(samples if isinstance(samples, list) else ()):
         found = sample if isinstance(sample, dict) else {}
         epoch = found.get("epoch")
-        raw = text.encode("utf-8", "surrogatepass")
-        epochs = self._epochs.setdefault(str(found.get("id", f"samples[{index}]")), {})
-        epochs[epoch if isinstance(epoch, int) else 1] = (self._copied, len(raw))
-        self._copied += self._copy.write(raw)
-
-    @property
-    def sample_names(self) -> list[str]:
-        return list(self._epochs)
-
-    def read(self, name: str) -> Iterator[tuple[Any, str]]:
-        for epoch, (offset, length) in sorted(self._epochs[name].items()):
-            self._copy.seek(offset)
-            where = f"{self._file}, sample {name} of epoch {epoch},"
-            yield parse_json(self._copy.read(length), where, RunError), where
+        seen[str(found.get("id", f"samples[{index}]")), epoch if isinstance(epoch, int) else 1] = sample
+    for (name, number), sample in seen.items():
+        log.epochs.setdefault(name, []).append(
+            (number, f"{file}, sample {name} of epoch {number},", partial(_given, sample))
+        )
+    return log
 
 
 def in_order(names: Sequence[str], ids: Sequence[str | int]) -> list[str]:

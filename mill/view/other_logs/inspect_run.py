@@ -18,7 +18,7 @@ from mill.runs.folder import RunFolder
 from mill.runs.schema import SessionEntry
 from mill.support.secrets import redact
 from mill.view.other_logs.find import INSPECT, OtherLog
-from mill.view.other_logs.inspect_files import InspectFile, in_order, open_inspect_log
+from mill.view.other_logs.inspect_files import InspectLog, in_order, open_inspect_log
 from mill.view.other_logs.inspect_samples import convert_sample
 from mill.view.other_logs.inspect_schema import InspectHeader, InspectScores
 from mill.view.other_logs.write import (
@@ -44,7 +44,7 @@ def convert_inspect(log: OtherLog, folder: RunFolder) -> None:
         results, epochs = header.results, max(1, header.eval.config.epochs or 1)
         task = TaskLog(
             header.eval.task,
-            _samples(file) if file.sample_names else None,
+            _samples(file) if file.epochs else None,
             metrics=estimates(results.scores, epochs, results.completed_samples // epochs) if results else {},
             version=header.eval.task_version,
             task_type=TaskType.GENERATIVE_QA.value,
@@ -57,8 +57,8 @@ def convert_inspect(log: OtherLog, folder: RunFolder) -> None:
     write_run(folder, run, [entry], [result])
 
 
-def _samples(file: InspectFile) -> Iterator[ConvertedSample | BrokenSample]:
-    for name in in_order(file.sample_names, file.header.eval.dataset.sample_ids or ()):
+def _samples(file: InspectLog) -> Iterator[ConvertedSample | BrokenSample]:
+    for name in in_order(list(file.epochs), file.header.eval.dataset.sample_ids or ()):
         try:
             yield convert_sample(list(file.read(name)))
         except (RunError, RecursionError) as error:

@@ -1,8 +1,8 @@
 // The frame of all screens: navigation, the state of the index, the theme.
-import { counted, go, href, html, source, useKeys, useRoute, visible } from "./lib.js";
+import { counted, go, href, html, useKeys, useRoute, visible } from "./lib.js";
+import { api, follow, offline } from "./api.js";
 import { Failure, Waiting } from "./parts.js";
-import { render } from "./vendor/preact.mjs";
-import { useEffect, useErrorBoundary, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { render, useEffect, useErrorBoundary, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { Checks } from "./screens/checks.js";
 import { Compare } from "./screens/compare.js";
 import { Load } from "./screens/load.js";
@@ -36,15 +36,15 @@ const carried = ({ runs, run, a, b }) => {
   };
 };
 
-const useServer = () => {
+const useOverview = () => {
   const [state, setState] = useState(null);
   const [update, setUpdate] = useState({ version: -1, live: {} });
   const [error, setError] = useState("");
   const [lost, setLost] = useState(false);
-  useEffect(() => source.events((found) => { setUpdate(found); setLost(false); }, () => setLost(true)), []);
+  useEffect(() => follow((found) => { setUpdate(found); setLost(false); }, () => setLost(true)), []);
   const working = Object.keys(update.live || {}).join();
   useEffect(() => {
-    source.get("state", {}).then((found) => { setState(found); setError(""); }, (failure) => setError(failure.message));
+    api.state({}).then((found) => { setState(found); setError(""); }, (failure) => setError(failure.message));
   }, [update.version, working]);
   const merged = state && { ...state, ...update, runs: state.runs.map((run) => ({ ...run, live: update.version < 0 ? run.live : update.live?.[run.uid] })) };
   return { state: merged, error, lost };
@@ -77,7 +77,7 @@ const Guarded = ({ route, children }) => {
 
 const App = () => {
   const route = useRoute();
-  const { state, error, lost } = useServer();
+  const { state, error, lost } = useOverview();
   const [theme, setTheme] = useState(stored("mill-theme"));
   const [help, setHelp] = useState(false);
   const main = useRef(null);
@@ -119,9 +119,17 @@ const App = () => {
 
 const themeName = (theme) => ({ light: "Light", dark: "Dark" })[theme] || "Auto";
 
-export const start = () => {
+// An offline page of one check, or of one run, opens on it.
+const start = ({ runs, checks }) => {
+  if (location.hash) return;
+  if (!runs.length && checks.length === 1) history.replaceState(null, "", href("checks", { check: checks[0].uid }));
+  if (runs.length === 1 && !checks.length) history.replaceState(null, "", href("scores", { runs: runs[0].uid }));
+};
+
+const show = () => {
   const root = document.getElementById("app");
   root.replaceChildren();
   render(html`<${App} />`, root);
 };
-if (!source.isStatic) start();
+if (offline) api.state().then((state) => { start(state); show(); });
+else show();

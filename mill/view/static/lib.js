@@ -1,20 +1,15 @@
-// What all screens share: elements, the URL as state, requests, and how values are written.
-import { h, Fragment } from "./vendor/preact.mjs";
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
-import htm from "./vendor/htm.mjs";
+// What all screens share: elements, the URL as state, answers, and how values are written.
+import { h, htm, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { api, filled } from "./api.js";
 
 export const html = htm.bind(h);
-export { Fragment };
 
 // --- The URL: #/screen?name=value. Every filter is in it, so that a page survives a reload and can be shared.
 
-const readRoute = () => {
+export const readRoute = () => {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   return { screen: path || "runs", params: Object.fromEntries(new URLSearchParams(query)) };
 };
-
-// An empty category is a category: samples that have none.
-export const filled = (params) => Object.entries(params).filter(([name, value]) => value != null && value !== false && (value !== "" || name === "category"));
 
 export const href = (screen, params = {}) => {
   const query = new URLSearchParams(filled(params)).toString();
@@ -40,52 +35,44 @@ export const useRoute = () => {
   return route;
 };
 
-// --- Requests
+// --- Answers
 
-const token = new URLSearchParams(location.search).get("token") || "";
-const withToken = (path, params = {}) => `${path}?${new URLSearchParams([...filled(params), ["token", token]])}`;
-
-// A static copy has its own source of answers.
-export const source = {
-  isStatic: false,
-  async get(name, params, signal) {
-    const response = await fetch(withToken(`api/${name}`, params), { signal });
-    const data = await response.json().catch((failure) => {
-      if (failure.name === "AbortError") throw failure; // another request has replaced this one
-      throw new Error(`the server answered ${response.status} with what is no JSON`);
-    });
-    if (!response.ok) throw new Error(data.error || `the server answered ${response.status}`);
-    return data;
-  },
-  events(onUpdate, onLost) {
-    const stream = new EventSource(withToken("events"));
-    stream.onmessage = (event) => onUpdate(JSON.parse(event.data));
-    stream.onerror = onLost;
-    return () => stream.close();
-  },
-  file: (path, params) => withToken(path, params),
-};
-
-// The answer to a request. The last one stays while a new one is on its way, so that a page does not flicker; `current` is
-// whether it is the answer to these parameters.
+// The answer to a request, or those to several with the same name. The last one stays while a new one is on its way, so that
+// a page does not flicker; `current` is whether it is the answer to these parameters.
 export const useApi = (name, params, version = 0) => {
   const [state, set] = useState({ data: null, error: "", loading: true });
   const key = JSON.stringify([name, params]);
-  const shown = useRef("");
+  const latest = useRef("");
   useEffect(() => {
     if (!name) return undefined;
     const controller = new AbortController();
     set((old) => ({ ...old, loading: true }));
-    source.get(name, params, controller.signal).then(
-      (data) => { shown.current = key; set({ data, error: "", loading: false }); },
+    const answers = Array.isArray(params) ? Promise.all(params.map((one) => api[name](one, controller.signal))) : api[name](params, controller.signal);
+    answers.then(
+      (data) => { latest.current = key; set({ data, error: "", loading: false }); },
       (error) => {
         if (error.name === "AbortError") return;
-        set((old) => ({ data: shown.current === key ? old.data : null, error: error.message, loading: false }));
+        set((old) => ({ data: latest.current === key ? old.data : null, error: error.message, loading: false }));
       },
     );
     return () => controller.abort();
   }, [key, version]);
-  return { ...state, current: state.data != null && shown.current === key };
+  return { ...state, current: state.data != null && latest.current === key };
+};
+
+// A list in pages: the answer to its first page, and in `list` all rows that are there with what shows more of them.
+export const usePages = (name, params, version) => {
+  const key = JSON.stringify([params, version]);
+  const [state, set] = useState({ key: "" });
+  const further = state.key === key ? state : { key, rows: [], after: null };
+  const first = useApi(name, params, version);
+  const page = useApi(further.after ? name : null, { ...params, after: further.after }, version);
+  useEffect(() => {
+    if (further.after && page.current) set({ key, rows: [...further.rows, ...page.data.rows], next: page.data.next, after: null });
+  }, [page.current, page.data]);
+  const next = further.next === undefined ? first.data?.next : further.next;
+  const showMore = next && (() => set({ ...further, after: next }));
+  return { ...first, list: first.data && { rows: [...first.data.rows, ...further.rows], total: first.data.total, showMore, busy: !!further.after } };
 };
 
 // What a list depends on besides its parameters: with words to search for, also how many texts can be searched so far.

@@ -1,6 +1,7 @@
 // Elements that several screens use.
-import { html, number, plain, setParams, useKeys, visible, words, counted } from "./lib.js";
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { counted, html, number, plain, readRoute, setParams, useApi, useKeys, visible, words } from "./lib.js";
+import { address, offline } from "./api.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 
 export const Failure = ({ text }) => html`<p class="failure" role="alert">${visible(text)}</p>`;
 
@@ -23,6 +24,8 @@ export const SortHeader = ({ name, column, sort, desc, numeric, children }) => {
   return html`<th scope="col" class=${numeric ? "number" : ""} aria-sort=${active ? (desc ? "descending" : "ascending") : "none"}>
     <button class="sort" onClick=${() => setParams(next)}>${children || name}<span aria-hidden="true">${active ? (desc ? " ▼" : " ▲") : ""}</span></button></th>`;
 };
+
+export const ShowMore = ({ list }) => list.showMore && html`<p><button disabled=${list.busy} onClick=${list.showMore}>Show more</button> <span class="note">${number(list.rows.length)} of ${number(list.total)}</span></p>`;
 
 export const Copy = ({ text, children }) => {
   const [copied, set] = useState(false);
@@ -69,7 +72,12 @@ export const Search = ({ value, onChange, label = "Search", placeholder = "words
     const typed = event.target.value;
     set(typed);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => { reported.current = typed; onChange(typed); }, 250);
+    const { screen } = readRoute(); // a link may have been followed when the time is over
+    timer.current = setTimeout(() => {
+      if (readRoute().screen !== screen) return;
+      reported.current = typed;
+      onChange(typed);
+    }, 250);
   };
   return html`<label>${label}<input type="search" ref=${field} value=${text} onInput=${type} placeholder=${placeholder} maxlength="200" /></label>`;
 };
@@ -87,19 +95,40 @@ export const Interval = ({ low, value, high, from = 0, to = 1, colour = 0, title
 
 export const Bar = ({ share, kind = "" }) => html`<span class=${`bar ${kind}`} aria-hidden="true"><i style=${{ width: `${100 * Math.min(1, Math.max(0, share || 0))}%` }}></i></span>`;
 
-export const Values = ({ values }) => Object.entries(values || {}).map(([name, value]) => html`<span class="value"><b>${words(name)}</b> ${number(value)}</span>`);
-
 export const Json = ({ data, label }) => html`<pre tabindex="0" aria-label=${label}>${visible(plain(data))}</pre>`;
 
 export const Cut = ({ cut }) => (cut && (cut.characters || cut.items)
   ? html`<p class="note">Not shown here: ${[cut.characters && counted(cut.characters, "character"), cut.items && counted(cut.items, "entry").replace("entrys", "entries")].filter(Boolean).join(" and ")}. The raw line has everything.</p>` : null);
-
-// A drawing that the server made with the charts of the report; all text in it is escaped there.
-export const Chart = ({ svg }) => html`<div class="drawing" dangerouslySetInnerHTML=${{ __html: svg }}></div>`;
 
 // The names of two runs; settings that both have in parentheses are left out.
 export const pairLabels = (state, a, b) => {
   const labels = [a, b].map((uid) => state.runs.find((run) => run.uid === uid)?.label ?? "");
   const [first, second] = labels.map((label) => label.split(" ("));
   return first[0] !== second[0] && first.length > 1 && first.slice(1).join() === second.slice(1).join() ? [first[0], second[0]] : labels;
+};
+
+// The runs that a screen shows at first.
+export const newest = (runs, count) => [...runs].sort((a, b) => b.started.localeCompare(a.started)).slice(0, count).map((run) => run.uid);
+
+// Which runs a screen shows, as a list of check boxes that opens on demand.
+export const RunPicker = ({ state, chosen }) => {
+  const runs = state.runs.filter((run) => !run.of_check || chosen.includes(run.uid));
+  const toggle = (uid, on) => setParams({ runs: (on ? [...chosen, uid] : chosen.filter((one) => one !== uid)).join(",") });
+  return html`<details class="picker"><summary>${chosen.length} of ${runs.length} runs are shown: choose</summary>
+    <fieldset><legend class="hidden">Runs to show</legend>${runs.map((run) => html`<label key=${run.uid}>
+      <input type="checkbox" checked=${chosen.includes(run.uid)} onChange=${(event) => toggle(run.uid, event.target.checked)} /> ${visible(run.label)}</label>`)}</fieldset></details>`;
+};
+
+// What ran, as names and values.
+export const Facts = ({ label, facts }) => html`<p class="note facts-line">${label && html`<b>${visible(label)}</b>: `}${facts.map(([name, value], at) => html`${at > 0 && " · "}<i>${name}</i> ${visible(value)}`)}</p>`;
+
+// What a reader of a run's results must know: what ran, why it is not finished, its warnings, and which rows are here.
+export const About = ({ run, version }) => {
+  const { data } = useApi("run", { run }, version);
+  if (!data) return null;
+  return html`${data.unfinished && html`<p class="note warning">${data.unfinished}</p>`}
+    <${Facts} facts=${[...data.about, ["run", data.path], ...(data.computed_by.length ? [["computed by", data.computed_by.join("; ")]] : [])]} />
+    ${!offline && html`<p class="note"><a href=${address(`report/run/${run}`)} target="_blank" rel="noopener">This run as one file</a></p>`}
+    ${(data.held || []).map((text) => html`<p class="note warning">${text}</p>`)}
+    ${data.warnings.map((text) => html`<p class="note warning">${visible(text)}</p>`)}`;
 };

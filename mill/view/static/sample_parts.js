@@ -1,6 +1,8 @@
-// The parts of a sample: prompt, choices, dialog, answer, scores. Used for one sample and for two side by side.
+// The parts of a sample: prompt, choices, dialog, media, answer, tokens, scores. Used for one sample and for two side by side.
 import { counted, html, number, plain, visible, words } from "./lib.js";
+import { address } from "./api.js";
 import { Bar, Json, Text } from "./parts.js";
+import { useEffect, useState } from "./vendor/preact.js";
 
 const FOLDED = 1500; // characters of a prompt from which on its start is folded
 const SHOWN = 600;
@@ -91,3 +93,43 @@ export const Details = ({ sample, repeat = 0 }) => html`
   ${sample.judgements?.[repeat]?.length > 0 && html`<h3>Judgements</h3>${sample.judgements[repeat].map((text) => html`<${Text} text=${text ?? "(the judge failed)"} label="judgement" />`)}`}
   ${sample.tools?.length > 0 && html`<details class="fold"><summary>${counted(sample.tools.length, "tool")}</summary><${Json} data=${sample.tools} label="tools" /></details>`}
   <details class="fold"><summary>data of the sample</summary><${Json} data=${sample.doc} label="data" /></details>`;
+
+// Images, audio and video of a sample, where their files can still be read.
+const Part = ({ part, url }) => {
+  if (part.type === "image") return html`<figure class="media"><img src=${url} alt=${`image: ${part.name}`} loading="lazy" /><figcaption>${visible(part.name)}</figcaption></figure>`;
+  if (part.type === "audio") return html`<figure class="media"><audio controls preload="none" src=${url} aria-label=${part.name}></audio><figcaption>${visible(part.name)}</figcaption></figure>`;
+  return html`<figure class="media"><video controls preload="none" src=${url} aria-label=${part.name}></video><figcaption>${visible(part.name)}</figcaption></figure>`;
+};
+
+export const Media = ({ sample, params }) => {
+  if (!sample.media?.length) return null;
+  return html`<h3>Media</h3>${sample.media.map((part, index) => html`<${Part} part=${part} url=${part.url || address("api/media", { run: params.run || params.a, t: params.t, id: params.id, number: index })} />`)}`;
+};
+
+// A text as its tokens, each tinted by a value; a click shows the alternatives at that position.
+const LEVELS = 8;
+// From 0 (as expected) to 8: by log-probability down to e⁻⁸, or by KL on a logarithmic scale from 1e-4 to 1 nat.
+const level = (token, by) => {
+  if (by === "kl") return typeof token.kl !== "number" ? 0 : Math.round(LEVELS * Math.min(1, Math.max(0, (Math.log10(Math.max(token.kl, 1e-9)) + 4) / 4)));
+  return typeof token.logprob !== "number" ? LEVELS : Math.round(Math.min(LEVELS, Math.max(0, -token.logprob)));
+};
+
+const tokenText = (text) => (text === "" ? "∅" : visible(text).replaceAll("\n", "⏎\n"));
+
+const Alternative = ({ title, top, chosen }) => html`<table class="alternatives"><caption>${title}</caption><tbody>
+  ${top.map(([name, value]) => html`<tr class=${name === chosen ? "chosen" : ""}><th scope="row"><code>${tokenText(String(name))}</code></th><td class="number">${number(typeof value === "number" ? Math.exp(value) : value)}</td><td class="number">${number(value)}</td><td><${Bar} share=${typeof value === "number" ? Math.exp(value) : 0} /></td></tr>`)}
+  ${top.length === 0 && html`<tr><td>no alternatives were recorded</td></tr>`}</tbody></table>`;
+
+export const Alternatives = ({ token, labels = ["this run", "the other run"] }) => html`<div class="panel" aria-live="polite">
+  <p>token <code>${tokenText(token.text)}</code>${token.id != null ? ` (id ${token.id})` : ""}: log-probability ${number(token.logprob)}${token.other !== undefined ? `, ${labels[1]} ${number(token.other)}` : ""}${typeof token.kl === "number" ? `, KL ${number(token.kl)} nats` : ""}
+  ${token.diverged && html` <span class="tag st-wrong">divergence: ${labels[1]} has <code>${tokenText(token.other_text ?? "")}</code></span>`}</p>
+  <div class="columns"><${Alternative} title=${labels[0]} top=${token.top} chosen=${token.text} />${token.other_top && html`<${Alternative} title=${labels[1]} top=${token.other_top} chosen=${token.other_text ?? token.text} />`}</div></div>`;
+
+export const TokenText = ({ tokens, by = "logprob", labels, at }) => {
+  const [chosen, choose] = useState(at ?? null);
+  useEffect(() => choose(at ?? null), [tokens, at]);
+  return html`<div class="token-text" role="group" aria-label=${`Text by ${by === "kl" ? "KL" : "log-probability"}`}>
+    ${tokens.map((token, index) => html`<button class=${`token tint${level(token, by)} ${token.diverged ? "diverged" : ""}`} aria-pressed=${index === chosen} title=${by === "kl" && token.kl != null ? `KL ${number(token.kl)}` : `log-probability ${number(token.logprob)}`} onClick=${() => choose(index === chosen ? null : index)}>${tokenText(token.text)}</button>`)}</div>
+    <p class="legend-line">${by === "kl" ? "KL" : "log-probability"}: <span class="token tint0">${by === "kl" ? "1e-4" : "0"}</span><span class="token tint4">${by === "kl" ? "0.01" : "−4"}</span><span class="token tint8">${by === "kl" ? "1" : "−8"}</span> <span class="note">click a token for its alternatives</span></p>
+    ${chosen != null && tokens[chosen] && html`<${Alternatives} token=${tokens[chosen]} labels=${labels} />`}`;
+};

@@ -12,6 +12,7 @@ import pytest
 
 from mill.view.run_info import uid_of
 from tests.browsing import Watch, chromium
+from tests.launching import run
 from tests.view.browser.results import ResultFiles, make_results
 from tests.view.serving import Served, serving
 
@@ -90,6 +91,20 @@ def make_screens(browser: Any, shared_page: tuple[Any, Watch]) -> Iterator[Calla
 @pytest.fixture
 def screens(make_screens: Callable[[str], Screens], viewer: Served) -> Screens:
     return make_screens(viewer.address)
+
+
+@pytest.fixture(scope="session")
+def site(results: ResultFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    cache = str(tmp_path_factory.mktemp("cache"))
+    code, stderr = run(["view", str(results.root), "--export", str(folder / "site")], MILL_CACHE=cache)
+    assert code == 0, stderr
+    return folder / "site"
+
+
+@pytest.fixture
+def disk(make_screens: Callable[[str], Any], site: Path) -> Any:
+    return make_screens((site / "index.html").as_uri())
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Checks: metrics, rules with their outcomes, one metric over time, and the offline report."""
+"""Checks: metrics, rules with their outcomes, one metric over time, and a check as one file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_check_has_its_verdict_and_metrics(screens: Any, results: ResultFiles)
         shown_values = [float(text) for text in re.findall(r"([\d.]+) %", shown[title])]
         expected = [100 * one[key] for key in ("value", "low", "high")]
         assert shown_values == pytest.approx(expected, abs=0.06)
-    assert page.locator(".drawing svg").count() > 0
+    assert page.locator(".chart svg").count() > 0
 
 
 def test_rules_are_kept_broken_or_inconclusive(screens: Any, results: ResultFiles) -> None:
@@ -73,7 +73,7 @@ def test_one_metric_is_shown_over_time(screens: Any, results: ResultFiles) -> No
     page = screens.open("checks")
     expect(page.locator(".cards li")).to_have_count(3)
     page.get_by_label("Metric").select_option("failure_rate")
-    expect(page.locator(".drawing svg")).to_be_visible()
+    expect(page.locator(".chart svg")).to_be_visible()
     measured = [
         (command, variant["label"])
         for command in results.checks
@@ -87,10 +87,10 @@ def test_one_metric_is_shown_over_time(screens: Any, results: ResultFiles) -> No
     expect(page.get_by_label("Metric")).to_have_value("failure_rate")
 
 
-def test_the_offline_report_opens(screens: Any, results: ResultFiles) -> None:
+def test_a_check_opens_as_one_file(screens: Any, results: ResultFiles) -> None:
     page = open_check(screens, results, "determinism")
     with page.context.expect_page() as opened:
-        page.get_by_role("link", name="offline report").click()
+        page.get_by_role("link", name="This check as one file").click()
     report = opened.value
     logged: list[str] = []
     report.on("console", lambda message: logged.append(message.text))

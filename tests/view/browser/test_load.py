@@ -74,6 +74,6 @@ def test_a_stress_check_draws_its_charts(screens: Any, results: ResultFiles, uid
     assert levels == ["concurrency 1", "concurrency 2"]
     heading = page.get_by_role("link", name="stress on")
     expect(heading).to_be_visible()
-    expect(page.locator(".drawing svg").first).to_be_visible()
+    expect(page.locator("h2 + .charts svg").first).to_be_visible()
     heading.click()
     expect(page.locator("table.list thead th.number")).to_have_text(levels)

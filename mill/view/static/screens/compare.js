@@ -1,7 +1,7 @@
 // Two runs: what became right or wrong, whether that is noise, and the pairs behind every number.
-import { counted, filled, href, html, listVersion, number, percent, pValue, setParams, source, useApi, visible } from "../lib.js";
-import { Answer, Choice, Interval, pairLabels, Search, SortHeader, Status } from "../parts.js";
-import { useEffect, useState } from "../vendor/hooks.mjs";
+import { counted, href, html, listVersion, number, percent, pValue, setParams, useApi, usePages, visible } from "../lib.js";
+import { filled, offline } from "../api.js";
+import { Answer, Choice, Interval, pairLabels, Search, ShowMore, SortHeader, Status } from "../parts.js";
 
 const PAIR_FILTERS = ["a", "b", "task", "category", "cell", "changed", "metric", "margin", "q", "sort", "desc"];
 export const pairFilterOf = (params) => Object.fromEntries(filled(Object.fromEntries(PAIR_FILTERS.map((name) => [name, params[name]]))));
@@ -46,30 +46,18 @@ const Groups = ({ data, params }) => {
 
 const Pairs = ({ params, state, labels }) => {
   const filter = pairFilterOf(params);
-  const version = listVersion(state, params.q);
-  const key = JSON.stringify(filter) + version;
-  const [pages, setPages] = useState({ key, cursors: [] });
-  const cursors = pages.key === key ? pages.cursors : [];
-  const first = useApi("pairs", filter, version);
-  const next = useApi(cursors.length ? "pairs" : null, { ...filter, after: cursors.at(-1) }, version);
-  const [rows, setRows] = useState([]);
-  useEffect(() => setRows([]), [key]);
-  useEffect(() => { if (next.data && !next.loading && cursors.length) setRows((old) => [...old, ...next.data.rows]); }, [next.data]);
+  const answer = usePages("pairs", filter, listVersion(state, params.q));
   const sorting = { sort: params.sort, desc: params.desc };
-  return html`<${Answer} of=${first}>${(data) => {
-    const all = [...data.rows, ...rows];
-    const more = cursors.length && next.data && !next.loading ? next.data.next : cursors.length ? null : data.next;
-    return html`<p class="note" role="status">${counted(data.total, "pair")}</p>
+  return html`<${Answer} of=${answer}>${(data) => html`<p class="note" role="status">${counted(data.total, "pair")}</p>
       ${data.total > 0 && html`<div class="scroll wide"><table class="list"><caption class="hidden">Pairs</caption><thead><tr><th scope="col">Sample</th>
         <${SortHeader} column="category" ...${sorting}>Task</${SortHeader}><${SortHeader} column="cell" ...${sorting}>Result</${SortHeader}><th scope="col">Answers</th>
         <${SortHeader} column="difference" numeric ...${sorting}>Difference</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}><th scope="col">${visible(labels[0])}</th><th scope="col">${visible(labels[1])}</th></tr></thead>
-        <tbody>${all.map((row) => html`<tr key=${`${row.task}/${row.id}`}><th scope="row"><a href=${href("pair", { ...filter, t: row.task, id: row.id })}>${visible(row.id)}</a></th>
+        <tbody>${answer.list.rows.map((row) => html`<tr key=${`${row.task}/${row.id}`}><th scope="row"><a href=${href("pair", { ...filter, t: row.task, id: row.id })}>${visible(row.id)}</a></th>
           <td>${visible(row.task)}${row.category && html`<small>${visible(row.category)}</small>`}</td>
           <td><span class=${`tag k-${row.cell}`}>${CELLS[row.cell]}</span>${row.statuses.includes("failed") && html` <${Status} name="failed" />`}</td>
           <td>${row.flipped ? "answer changed" : row.changed ? "text changed" : "same"}${row.other_prompt ? ", other prompt" : ""}</td>
           <td class="number">${row.values[0] != null && row.values[1] != null ? number(row.values[1] - row.values[0]) : "–"}</td><td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.responses[0])}</td><td class="excerpt">${visible(row.responses[1])}</td></tr>`)}</tbody></table></div>`}
-      ${more && html`<p><button onClick=${() => setPages({ key, cursors: [...cursors, more] })}>Show more</button> <span class="note">${number(all.length)} of ${number(data.total)}</span></p>`}`;
-  }}</${Answer}>`;
+      <${ShowMore} list=${answer.list} />`}</${Answer}>`;
 };
 
 export const Compare = ({ params, state }) => {
@@ -82,7 +70,7 @@ export const Compare = ({ params, state }) => {
   return html`<h1>Compare</h1>
     <div class="filters"><${Choice} label="Baseline" all="choose" value=${params.a} options=${runs} onChange=${(a) => setParams({ a })} />
       <${Choice} label="with" all="choose" value=${params.b} options=${runs} onChange=${(b) => setParams({ b })} />
-      ${!source.isStatic && answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
+      ${!offline && answer.data?.metrics?.length > 1 && html`<${Choice} label="by" all="each task's first metric" value=${params.metric} options=${answer.data.metrics} onChange=${(metric) => setParams({ metric })} />`}
       ${ready && html`<button onClick=${() => setParams({ a: params.b, b: params.a })}>Swap</button> <a href=${href("tokens", { a: params.a, b: params.b })}>Worst tokens</a>`}</div>
     ${!ready && html`<p class="note">${params.a && params.a === params.b ? "A run is not compared with itself: choose another one." : "Choose two runs."}</p>`}
     ${ready && html`<${Answer} of=${answer}>${(data) => html`
@@ -97,7 +85,7 @@ export const Compare = ({ params, state }) => {
           ${data.other_prompt > 0 && html`<dt>Other prompts</dt><dd class="bad">${counted(data.other_prompt, "pair")}: the same data, rendered with other settings</dd>`}</dl>
         <${Margin} value=${params.margin} noMargin=${data.no_margin} above=${data.above} flips=${data.cells.regression + data.cells.improvement} /></div></div>
       <${Groups} data=${data} params=${params} />`}</${Answer}>
-      <h2>Pairs</h2><div class="filters" role="search">
+      <h2>Pairs</h2>${answer.data?.held < answer.data?.n && html`<p class="note warning">This page holds ${number(answer.data.held)} of ${counted(answer.data.n, "pair")}; the figures above are over all.</p>`}<div class="filters" role="search">
         <${Choice} label="Task" all="all" value=${params.task} options=${tasks.map((task) => [task, task])} onChange=${(task) => setParams({ task, category: null })} />
         <${Choice} label="Result" all="all" value=${params.cell} options=${Object.entries(CELLS)} onChange=${(value) => setParams({ cell: value })} />
         <label><input type="checkbox" checked=${!!params.changed} onChange=${(event) => setParams({ changed: event.target.checked ? "1" : "" })} /> changed texts</label>

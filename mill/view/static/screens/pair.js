@@ -1,13 +1,12 @@
 // One sample in two runs, side by side, with the words in which the answers differ.
 import { go, href, html, number, plain, useApi, useKeys, useSteps, visible } from "../lib.js";
 import { Answer, Copy, Cut, pairLabels, Text } from "../parts.js";
-import { Choices, Details, Prompt, Response, Values, responseText } from "../sample_parts.js";
-import { Media } from "../media.js";
-import { useRef } from "../vendor/hooks.mjs";
+import { Choices, Details, Media, Prompt, Response, responseText, Values } from "../sample_parts.js";
+import { useRef } from "../vendor/preact.js";
 import { CELLS, pairFilterOf } from "./compare.js";
 
 // One side of the diff: words that only this side has are marked; the first of them is where the texts diverge.
-const Side = ({ diff, side, label, first }) => {
+const DiffSide = ({ diff, side, label, first }) => {
   let found = false;
   return html`<pre class="diff" tabindex="0" aria-label=${label}>${diff.map((part) => {
     if (part.same != null) return visible(part.same);
@@ -52,7 +51,7 @@ export const Pair = ({ params, state }) => {
         <div class="columns pair">${sides.map((sample, at) => html`<section key=${at} aria-label=${labels[at]}><h2>${visible(labels[at])}</h2>
           ${!samePrompt && html`<${Prompt} sample=${sample} />`}
           <${Choices} sample=${sample} other=${sides[1 - at]} />
-          <${Response} sample=${sample}>${data.diff ? html`<${Side} diff=${data.diff} side=${"ab"[at]} label="response" first=${marks[at]} />`
+          <${Response} sample=${sample}>${data.diff ? html`<${DiffSide} diff=${data.diff} side=${"ab"[at]} label="response" first=${marks[at]} />`
             : data.divergence ? html`<${LongSide} text=${texts[at]} char=${data.divergence.char} label="response" first=${marks[at]} />` : null}</${Response}>
           <h3>Scores</h3><${Values} sample=${sample} /><${Details} sample=${sample} />
           ${data.commands[at] && html`<${Copy} text=${data.commands[at]}>Copy the command that computes this sample</${Copy}>`}</section>`)}</div>`;

@@ -1,6 +1,7 @@
 // Runs and checks below the folder, with the progress of those at work.
 import { counted, duration, href, html, number, setParams, visible, words } from "../lib.js";
 import { Bar, Choice, Search } from "../parts.js";
+import { CheckCards } from "./checks.js";
 
 const EMPTY = "No run is here yet. `mill eval MODEL TASK` and the checks write them; logs of lm-eval (--log_samples) and inspect_ai are read, too.";
 
@@ -58,8 +59,5 @@ export const Runs = ({ params, state }) => {
       <thead><tr><th scope="col"><span class="hidden">Choose</span></th><th scope="col">Run</th><th scope="col">Scores</th><th scope="col">Samples</th><th scope="col" class="number">Started</th></tr></thead>
       <tbody>${shown.map((run) => html`<${Row} key=${run.uid} run=${run} chosen=${chosen.has(run.uid)} toggle=${toggle(run.uid)} />`)}</tbody></table></div>
     <p class="note">${shown.length} of ${counted(state.runs.length, "run")}</p>`}
-    ${state.checks.length > 0 && html`<h2>Checks</h2><ul class="cards">${state.checks.map((check) => html`<li key=${check.uid}>
-      <a href=${href("checks", { check: check.uid })}>${check.command ? `${check.command} on ${check.tasks.join(", ")}` : visible(check.name)}</a> <small>${(check.created || "").replace("T", " ").replace("Z", "")}</small>
-      ${check.error && html`<p class="bad">${visible(check.error)}</p>`}
-      ${(check.variants || []).map((one) => html`<p>${visible(one.label)}: ${visible(one.verdict)}</p>`)}</li>`)}</ul>`}`;
+    ${state.checks.length > 0 && html`<h2>Checks</h2><${CheckCards} checks=${state.checks} />`}`;
 };

@@ -1,9 +1,8 @@
 // One sample: what was sent, what came back, and why it has its score.
-import { go, href, html, setParams, source, useApi, useKeys, useSteps, visible, plain } from "../lib.js";
+import { go, href, html, setParams, useApi, useKeys, useSteps, visible, plain } from "../lib.js";
+import { address, offline } from "../api.js";
 import { Answer, Choice, Copy, Cut, Text } from "../parts.js";
-import { Choices, Details, Prompt, Response, Values } from "../sample_parts.js";
-import { Media } from "../media.js";
-import { TokenText } from "../token_text.js";
+import { Choices, Details, Media, Prompt, Response, TokenText, Values } from "../sample_parts.js";
 import { filterOf } from "./samples.js";
 
 const orderText = (params) => (params.q || params.status || params.task || params.category != null || params.flag ? "of the filtered samples" : "of the run");
@@ -23,7 +22,7 @@ export const Sample = ({ params, state }) => {
         ${sample.responses?.length > 1 && html`<${Choice} label="Repeat" value=${String(repeat)} options=${sample.responses.map((_, at) => [String(at), String(at + 1)])} onChange=${(value) => setParams({ repeat: value === "0" ? "" : value })} />`}
         ${others.length > 0 && html`<${Choice} label="Compare with" all="choose a run" value="" options=${others.map((one) => [one.uid, one.label])} onChange=${(uid) => go("pair", { a: params.run, b: uid, t: params.t, id: params.id })} />`}
         ${command && html`<${Copy} text=${command}>Copy the command that computes this sample</${Copy}>`}
-        ${!source.isStatic && html`<a href=${source.file("api/raw", { run: params.run, t: params.t, id: params.id })} download="sample.json">Raw line</a>`}
+        ${!offline && html`<a href=${address("api/raw", { run: params.run, t: params.t, id: params.id })} download="sample.json">Raw line</a>`}
       </div>
       <${Cut} cut=${cut} />
       <div class="columns"><section>

@@ -1,7 +1,7 @@
 // The samples of a run: a table with filters, in pages.
-import { counted, duration, filled, href, html, listVersion, number, setParams, source, useApi, visible, words } from "../lib.js";
-import { Answer, Choice, Search, SortHeader, Status } from "../parts.js";
-import { useEffect, useState } from "../vendor/hooks.mjs";
+import { counted, duration, href, html, listVersion, number, setParams, usePages, visible, words } from "../lib.js";
+import { filled } from "../api.js";
+import { About, Answer, Choice, Search, ShowMore, SortHeader, Status } from "../parts.js";
 
 const STATUSES = ["right", "wrong", "graded", "failed", "unscored", "pending"];
 const FLAGS = [["truncated_prompt", "truncated prompt"], ["token_limit", "token limit reached"], ["empty", "empty answer"], ["filtered", "withheld by a filter"], ["truncated_reasoning", "truncated reasoning"], ["max_rounds_reached", "limit of rounds reached"], ["logprobs", "with log-probabilities"]];
@@ -11,30 +11,16 @@ export const filterOf = (params) => Object.fromEntries(filled(Object.fromEntries
 const Rows = ({ rows, params, metrics }) => rows.map((row) => html`<tr key=${`${row.task}/${row.id}`}>
   <th scope="row"><a href=${href("sample", { ...filterOf(params), t: row.task, id: row.id })}>${visible(row.id)}</a></th>
   <td>${visible(row.task)}${row.category && html`<small>${visible(row.category)}</small>`}</td>
-  <td><${Status} name=${row.status} />${row.flags.map((flag) => html` <span class="tag">${words(flag)}</span>`)}</td>
+  <td><${Status} name=${row.status} />${row.flags.filter((flag) => flag !== "logprobs").map((flag) => html` <span class="tag">${words(flag)}</span>`)}</td>
   ${metrics.map((name) => html`<td class="number">${number(row.values[name])}</td>`)}
   <td class="number">${number(row.prompt_tokens)}</td><td class="number">${number(row.output_tokens)}</td>
   <td class="number">${row.seconds == null ? "–" : duration(row.seconds)}</td>
   <td class="number">${number(row.margin)}</td><td class="excerpt">${visible(row.response)}</td><td class="excerpt">${visible(row.target)}</td></tr>`);
 
-const About = ({ run, version }) => {
-  const { data } = useApi("run", { run }, version);
-  if (!data) return null;
-  return html`<p class="note">${visible(data.path)}${!source.isStatic && html` · <a href=${source.file(`report/run/${run}`)} target="_blank" rel="noopener">offline report</a>`}</p>
-    ${data.warnings.map((text) => html`<p class="note warning">${visible(text)}</p>`)}`;
-};
-
 export const Samples = ({ params, state }) => {
   const run = params.run || state.runs.find((one) => !one.of_check)?.uid;
   const filter = { ...filterOf(params), run };
-  const first = useApi(run ? "samples" : null, filter, listVersion(state, params.q));
-  const [more, setMore] = useState({ key: "", rows: [], next: null });
-  const key = JSON.stringify(filter) + listVersion(state, params.q);
-  const page = useApi(more.wanted && more.key === key ? "samples" : null, { ...filter, after: more.wanted });
-  useEffect(() => setMore({ key, rows: [], next: null }), [key]);
-  useEffect(() => {
-    if (page.data && !page.loading && more.wanted) setMore((old) => ({ key, rows: [...old.rows, ...page.data.rows], next: page.data.next, wanted: null, loaded: true }));
-  }, [page.data, page.loading]);
+  const answer = usePages(run ? "samples" : null, filter, listVersion(state, params.q));
   if (!run) return html`<h1>Samples</h1><p class="note">No run is here yet.</p>`;
   const current = state.runs.find((one) => one.uid === run);
   const change = (changes) => setParams({ run, ...changes });
@@ -49,9 +35,8 @@ export const Samples = ({ params, state }) => {
       ${params.category != null && html`<span class="tag">category ${visible(params.category || "(none)")} <button class="link" aria-label="Show all categories" onClick=${() => change({ category: null })}>×</button></span>`}
     </div>
     <${About} run=${run} version=${state.version} />
-    <${Answer} of=${first}>${(data) => {
-      const rows = [...data.rows, ...(more.key === key ? more.rows : [])];
-      const next = more.key === key && more.loaded ? more.next : data.next;
+    <${Answer} of=${answer}>${(data) => {
+      const { rows } = answer.list;
       const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.values)))].slice(0, 4);
       const column = (name) => { const lists = Object.values(data.metrics); const at = lists[0]?.indexOf(name); return lists.every((list) => list.indexOf(name) === at) ? `v${at}` : null; };
       return html`<p class="note" role="status">${counted(data.total, "sample")}${params.q && state.search.done < state.search.total ? `, of those searched so far (${Math.floor((100 * state.search.done) / state.search.total)} %)` : ""}</p>
@@ -61,6 +46,6 @@ export const Samples = ({ params, state }) => {
           <${SortHeader} column="prompt_tokens" numeric ...${sorting}>Prompt tokens</${SortHeader}><${SortHeader} column="output_tokens" numeric ...${sorting}>Output tokens</${SortHeader}>
           <${SortHeader} column="seconds" numeric ...${sorting}>Time</${SortHeader}><${SortHeader} column="margin" numeric ...${sorting}>Margin</${SortHeader}>
           <th scope="col">Response</th><th scope="col">Target</th></tr></thead><tbody><${Rows} rows=${rows} params=${{ ...params, run }} metrics=${metrics} /></tbody></table></div>
-          ${next && html`<p><button disabled=${!!more.wanted} onClick=${() => setMore((old) => ({ ...old, key, wanted: next }))}>Show more</button> <span class="note">${number(rows.length)} of ${number(data.total)}</span></p>`}`}`;
+          <${ShowMore} list=${answer.list} />`}`;
     }}</${Answer}>`;
 };

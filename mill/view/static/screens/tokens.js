@@ -1,8 +1,8 @@
 // Tokens of one sample, or the worst of all samples: by log-probability of a run, or by KL between two.
 import { counted, href, html, number, setParams, useApi, visible } from "../lib.js";
 import { Answer, Choice, Cut, pairLabels } from "../parts.js";
-import { Alternatives, TokenText } from "../token_text.js";
-import { useState } from "../vendor/hooks.mjs";
+import { Alternatives, TokenText } from "../sample_parts.js";
+import { useState } from "../vendor/preact.js";
 
 const NONE = "No log-probabilities are recorded. Generation tasks record them with --gen_kwargs logprobs=5; `mill compare` records them for all texts.";
 

@@ -1,26 +1,91 @@
-"""The charts of a check."""
+"""The charts of the pages as data: static/charts.js draws them. A chart is a dictionary of `kind` and `title`; points and
+axes are those of this file, as dictionaries."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mill.checks.glossary import format_value, title
 from mill.checks.kinds import Chart, kind_of
 from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
+from mill.metrics.calibration import Calibration, CalibrationBin
 from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name
-from mill.report.html.charts import Axis, Point, Series, dot_chart, heat_map, line_chart, matrix
-from mill.report.html.tag import Html
 from mill.report.tables import drawable
 from mill.runs.schema import Decision, Look
 
+Plot = dict[str, Any]
 
-def sequence_chart(decision: Decision) -> list[Html]:
+
+@dataclass(frozen=True)
+class Point:
+    """A point with the interval `low` to `high` of y, a tooltip, and a name drawn beside it."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    tooltip: str = ""
+    name: str = ""
+
+    @property
+    def bottom(self) -> float:
+        return self.y if self.low is None else self.low
+
+    @property
+    def top(self) -> float:
+        return self.y if self.high is None else self.high
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of points; `colour` is a number, so that a variant has the same colour in all charts."""
+
+    name: str
+    points: Sequence[Point]
+    colour: int = 0
+    band: bool = False
+    """Whether the intervals are an area around the line, not a bar at each point."""
+    dashed: bool = False
+    """A line without dots."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From `first` to `last`. With `log` values are powers of ten; `names` label the integers from 0."""
+
+    label: str
+    first: float
+    last: float
+    names: Sequence[str] = ()
+    log: bool = False
+    percent: bool = False
+
+
+def line_chart(heading: str, x: Axis, y: Axis, series: Sequence[Series]) -> Plot:
+    return {"kind": "line", "title": heading, "x": asdict(x), "y": asdict(y), "series": [asdict(line) for line in series]}
+
+
+def calibration_chart(found: Calibration) -> Plot:
+    """How often answers of a probability are right, with the count of each bin."""
+    bins = [
+        {"first": one.first, "last": one.last, "n": one.n, "point": asdict(_bin_point(one))} for one in found.bins if one.n
+    ]
+    return {"kind": "reliability", "title": f"ECE {found.ece:.3f}, n = {found.n:,}", "bins": bins}
+
+
+def _bin_point(one: CalibrationBin) -> Point:
+    right = f"{100 * one.accuracy:.0f} % right ({100 * one.low:.0f} to {100 * one.high:.0f} %)"
+    tooltip = f"{one.first:.2f} to {one.last:.2f}: {one.n} answers, {right}, mean probability {one.confidence:.3f}"
+    return Point(one.confidence, one.accuracy, one.low, one.high, tooltip)
+
+
+def sequence_chart(decision: Decision) -> list[Plot]:
     """Nothing where no block was tested."""
     looks = [look for look in decision.looks if math.isfinite(float(look.value))]
     if not looks:
@@ -30,7 +95,7 @@ def sequence_chart(decision: Decision) -> list[Html]:
     x = Axis("samples", 0.0, float(max(look.n for look in looks)))
     margin = 0.05 * (max(values) - min(values)) or 0.05
     y = Axis(title(name), min(values) - margin, max(values) + margin)
-    means = [Point(look.n, float(look.value), look.low, look.high, tooltip=_tooltip(name, look)) for look in looks]
+    means = [Point(look.n, float(look.value), *_bounds(look.low, look.high), tooltip=_tooltip(name, look)) for look in looks]
     bound = [Point(x.first, decision.bound), Point(x.last, decision.bound)]
     series = [
         Series("mean so far, with its confidence sequence", means, 0, band=True),
@@ -50,27 +115,33 @@ POSITIONS_PER_DOT = 4
 MIN_TEXTS = 5  # for the agreement at a position
 MAX_CATEGORIES = 40
 MIB, GIB = 2**20, 2**30
+LEAST_POWER = -300.0  # of ten: where an interval reaches down to 0
 LOG_RATIO = 20  # from this ratio of values on, the axis is logarithmic
 
 
-def charts(check: Check) -> list[Html]:
+def charts(check: Check) -> list[Plot]:
     """The course of each decision, then those that this kind of check has."""
     decided = [chart for one in check.variants if one.decision is not None for chart in sequence_chart(one.decision)]
     return decided + [plot for chart in kind_of(check.command).charts for plot in _DRAW[chart.draw](chart, check.variants)]
+
+
+def _bounds(low: float | None, high: float | None) -> tuple[float | None, float | None]:
+    """Those that can be drawn."""
+    return low if low is not None and drawable(low) else None, high if high is not None and drawable(high) else None
 
 
 def _point(variant: Variant, name: str, x: float) -> Point | None:
     estimate = variant.metrics.get(name)
     if estimate is None or not drawable(estimate.value):
         return None
-    low, high = (bound if bound is not None and drawable(bound) else None for bound in (estimate.low, estimate.high))
+    low, high = _bounds(estimate.low, estimate.high)
     tooltip = f"{variant.label}: {format_value(name, estimate.value)}"
     if low is not None and high is not None:
         tooltip += f" ({format_value(name, low)} to {format_value(name, high)})"
     return Point(x, estimate.value, low, high, tooltip, variant.label)
 
 
-def _curves(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _curves(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     """KL, flips and lost accuracy by the size of the weights; as rows of dots where sizes are not known."""
     if len(variants) < 2:
         return []
@@ -79,7 +150,7 @@ def _curves(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     return [_by_size(name, variants) if sized else _dots(name, variants) for name in names]
 
 
-def _by_size(name: str, variants: Sequence[Variant]) -> Html:
+def _by_size(name: str, variants: Sequence[Variant]) -> Plot:
     most = max(variant.size or 0 for variant in variants)
     unit, divisor = ("GiB", GIB) if most >= GIB else ("MiB", MIB)
     ordered = sorted(variants, key=lambda variant: variant.size or 0)
@@ -103,18 +174,19 @@ def _on_axis(name: str, points: Sequence[Point]) -> tuple[list[Point], Axis]:
 
 def _logarithmic(point: Point) -> Point:
     low, high = (
-        None if bound is None else math.log10(bound) if bound > 0 else -math.inf for bound in (point.low, point.high)
+        None if bound is None else math.log10(bound) if bound > 0 else LEAST_POWER for bound in (point.low, point.high)
     )
     return Point(point.x, math.log10(point.y), low, high, point.tooltip, point.name)
 
 
-def _dots(name: str, variants: Sequence[Variant]) -> Html:
+def _dots(name: str, variants: Sequence[Variant]) -> Plot:
     known = {index: point for index, variant in enumerate(variants) if (point := _point(variant, name, 0))}
     points, axis = list(known.values()), Axis("", 0, 1, percent=True)
     if name in ("kl_mean", "flip_rate", "acc_drop"):
         points, axis = _on_axis(name, points)
     rows = [(variants[index].label, point, index) for index, point in zip(known, points, strict=True)]
-    return dot_chart(_headed(name), axis, rows)
+    drawn = [[label, asdict(point), number] for label, point, number in rows]
+    return {"kind": "dots", "title": _headed(name), "x": asdict(axis), "rows": drawn}
 
 
 def _headed(name: str) -> str:
@@ -122,7 +194,7 @@ def _headed(name: str) -> str:
     return f"{heading[0].upper()}{heading[1:]}" + (", nats" if name == "kl_mean" else "")
 
 
-def _kl_distribution(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _kl_distribution(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     """A histogram of KL over positions, with a logarithmic axis."""
     known = {
         index: [max(float(value), MIN_KL) for value in variant.series["kl"]]
@@ -152,7 +224,7 @@ def _kl_distribution(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     return [line_chart("Distribution of KL over positions", x, Axis("", 0, highest * 1.1, percent=True), series)]
 
 
-def _agreement(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _agreement(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     """By position in the answer, a few positions per dot, as far as enough texts reach."""
     series = []
     for number, variant in enumerate(variants):
@@ -176,7 +248,7 @@ def _agreement_point(label: str, group: Sequence[dict[str, Any]]) -> Point:
     return Point((first + last) / 2, share, tooltip=tooltip)
 
 
-def _categories(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _categories(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     """A rate for each category and variant, the worst categories first."""
     (name,) = chart.metrics
     tasks = {group["task"] for variant in variants for group in variant.groups}
@@ -193,7 +265,9 @@ def _categories(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     heading = f"{_headed(name)} by category"
     if len(rows) > MAX_CATEGORIES:
         heading += f" (the worst {MAX_CATEGORIES} of {len(rows)})"
-    return [matrix(heading, [variant.label for variant in variants], rows[:MAX_CATEGORIES], good)]
+    cells = [[label, [asdict(point) if point else None for point in points]] for label, points in rows[:MAX_CATEGORIES]]
+    labels = [variant.label for variant in variants]
+    return [{"kind": "matrix", "title": heading, "columns": labels, "rows": cells, "good": good}]
 
 
 def _mean_distance(points: Sequence[Point | None], good: float) -> float:
@@ -208,7 +282,7 @@ def _group_point(group: dict[str, Any], name: str) -> Point:
     return Point(0, math.nan if value is None else value, low, high, tooltip)
 
 
-def _heat(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _heat(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     """Every prompt of every variant by the severity of its change."""
     keys = list(dict.fromkeys((row["task"], row["id"]) for variant in variants for row in variant.rows))
     if not keys:
@@ -217,7 +291,8 @@ def _heat(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     for variant in variants:
         by_key = {(row["task"], row["id"]): row for row in variant.rows}
         rows.append((variant.label, [_cell(key[1], by_key.get(key)) for key in keys]))
-    return [heat_map("Every prompt, by how much its answer changed", rows, [*(tier for tier, _ in TIERS), EMPTY, FAILED])]
+    kinds = [*(tier for tier, _ in TIERS), EMPTY, FAILED]
+    return [{"kind": "heat", "title": "Every prompt, by how much its answer changed", "rows": rows, "kinds": kinds}]
 
 
 def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
@@ -228,7 +303,7 @@ def _cell(name: str, row: dict[str, Any] | None) -> tuple[str, str]:
     return row["severity"], f"{name}: {row['severity']}, {100 * float(row['similarity']):.0f} % similar"
 
 
-def _levels(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _levels(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     """A line for each metric over the requests in flight."""
     levels = [str(variant.counts["concurrency"]) for variant in variants]
     series = []
@@ -244,11 +319,11 @@ def _levels(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
     return [line_chart(chart.heading + chart.unit, x, Axis("", 0, last, percent=not chart.unit), series)]
 
 
-def _all_dots(chart: Chart, variants: Sequence[Variant]) -> list[Html]:
+def _all_dots(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     return [_dots(name, variants) for name in chart.metrics]
 
 
-_DRAW: Mapping[str, Callable[[Chart, Sequence[Variant]], list[Html]]] = {
+_DRAW: Mapping[str, Callable[[Chart, Sequence[Variant]], list[Plot]]] = {
     "curves": _curves,
     "kl_distribution": _kl_distribution,
     "agreement": _agreement,
