@@ -30,7 +30,8 @@ from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.index import GROUP, TASK
 from mill.bridges.lm_eval.task import hub_metrics
-from mill.runs.plan import RunConfig, plan
+from mill.runs.evaluate import RunConfig
+from mill.runs.plan import plan
 from mill.runs.run_scores import Outcome
 from mill.runs.sampling import SampleChoice
 from mill.tasks.load import select
@@ -57,14 +58,14 @@ def available() -> list[str]:
     index = source("lm-eval").index  # type: ignore[attr-defined]
 
     def whole(name: str, within: tuple[str, ...] = ()) -> bool:
-        entry = index.entries.get(name)
+        entry = index.get(name)
         if entry is None or name in within:
             return False
         if entry.kind == TASK:
             return name in here
         return bool(entry.members) and all(whole(member, (*within, name)) for member in entry.members)
 
-    return sorted(here) + sorted(name for name, entry in index.entries.items() if entry.kind == GROUP and whole(name))
+    return sorted(here) + sorted(name for name, entry in index.items() if entry.kind == GROUP and whole(name))
 
 
 def has_data(config: dict[str, Any]) -> bool:

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from peer import run_peer
 
-from mill.runs.plan import RunConfig, plan
+from mill.runs.evaluate import RunConfig
+from mill.runs.plan import plan
 from mill.runs.samples import read_samples
 from mill.runs.sampling import SampleChoice
 from mill.tasks.load import load_builtin, select

@@ -11,8 +11,8 @@ from typing import Any
 from mill.api.task import Task
 from mill.tasks.data import find_local, load_split
 from mill.tasks.load import select
+from mill.tasks.perplexity import RAW
 from mill.tasks.prompted import PromptedTask
-from mill.tasks.wikitext import RAW
 
 # Runs first in the peer's process; argv is (plan file, result file).
 PRELUDE = """

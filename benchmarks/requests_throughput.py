@@ -25,7 +25,8 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.execute.executor import Executor, LocalBackend
 from mill.models.spec.parse import Spec
-from mill.runs.plan import RunConfig, plan_run
+from mill.runs.evaluate import RunConfig
+from mill.runs.plan import plan_run
 from mill.runs.record import Record
 from mill.tasks.load import Selection
 

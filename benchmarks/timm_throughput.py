@@ -25,7 +25,7 @@ from timm.data import create_transform, resolve_model_data_config
 from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.models.timm import TimmModel
-from mill.tasks.imagenet import WNIDS
+from mill.tasks.images import WNIDS
 from mill.tasks.load import load_builtin, make_task
 
 BATCH = 64

@@ -21,10 +21,9 @@ from mill.checks.result import Check
 from mill.checks.subjects import CheckConfig, Subject, check_config, labelled, open_subject
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.checks import CheckOptions
+from mill.options.definitions import CheckOptions
 from mill.options.eval_options import EvalOptions, merge
-from mill.options.option import Option, options_of, read_all
-from mill.options.switches import one_call
+from mill.options.option import Option, one_call, options_of, read_all
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings

@@ -1,5 +1,5 @@
-"""Write docs/cli.md from the commands' own --help, and the arguments of backends in docs/models.md from their descriptions.
-Tests hold both files against them.
+"""Write docs/cli.md from the commands' own --help, the arguments of backends in docs/models.md and the targets in
+docs/export.md from their descriptions. Tests hold the files against them.
 
 python scripts/write_cli_docs.py
 """
@@ -13,12 +13,12 @@ import click
 
 from mill.api.backend import Backend
 from mill.cli.main import COMMANDS, cli
+from mill.export.target import builtin_exporters
 from mill.models.spec.backends import builtin_backends
 from mill.models.spec.open import described_arguments
 
 DOCS = Path(__file__).parent.parent / "docs"
-FILE, MODELS = DOCS / "cli.md", DOCS / "models.md"
-BEGIN, END = "<!-- arguments -->\n", "<!-- end of arguments -->\n"
+FILE, MODELS, TARGETS = DOCS / "cli.md", DOCS / "models.md", DOCS / "export.md"
 WIDTH = 100
 
 
@@ -37,9 +37,24 @@ def render() -> str:
 
 def render_models() -> str:
     """docs/models.md with the arguments of every backend."""
-    before, _, rest = MODELS.read_text(encoding="utf-8").partition(BEGIN)
     backends = {backend.name: backend for backend in builtin_backends().values()}
-    return before + BEGIN + "".join(_arguments(*item) for item in backends.items()) + END + rest.partition(END)[2]
+    return _between(MODELS, "arguments", "".join(_arguments(*item) for item in backends.items()))
+
+
+def render_targets() -> str:
+    """docs/export.md with the table of targets."""
+    rows = []
+    for name, exporter in sorted(builtin_exporters().items()):
+        names = f"`{name}`, `{name}:{exporter.address}`" if exporter.address else f"`{name}`"
+        rows.append(f"| {names} | {exporter.about} | {f'`{exporter.extra}`' if exporter.extra else ''} |\n")
+    return _between(TARGETS, "targets", f"| target | what is stored | extra |\n| --- | --- | --- |\n{''.join(rows)}")
+
+
+def _between(file: Path, name: str, text: str) -> str:
+    """A page with a generated part, which is between two comments."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = file.read_text(encoding="utf-8").partition(begin)
+    return before + begin + text + end + rest.partition(end)[2]
 
 
 def _arguments(name: str, backend: Backend) -> str:
@@ -58,4 +73,5 @@ def _block(title: str, text: str) -> str:
 
 if __name__ == "__main__":
     FILE.write_text(render(), encoding="utf-8")
+    TARGETS.write_text(render_targets(), encoding="utf-8")
     MODELS.write_text(render_models(), encoding="utf-8")

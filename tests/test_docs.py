@@ -120,6 +120,7 @@ def test_the_generated_references_are_current() -> None:
     spec.loader.exec_module(module)
     assert (ROOT / "docs/cli.md").read_text() == module.render(), "run: python scripts/write_cli_docs.py"
     assert (ROOT / "docs/models.md").read_text() == module.render_models(), "run: python scripts/write_cli_docs.py"
+    assert (ROOT / "docs/export.md").read_text() == module.render_targets(), "run: python scripts/write_cli_docs.py"
 
 
 def test_the_readme_shows_what_its_command_prints(

@@ -82,7 +82,7 @@ class StreamContext:
     """Of the stream in progress, where the backend counts them."""
 
 
-class Startup(Protocol):
+class Preparation(Protocol):
     """What a model can begin before its first request."""
 
     @property
@@ -126,7 +126,7 @@ class MillModel(ABC):
     a stream ends when that of every rank does."""
     no_logprobs: str = ""
     """Why a server returns no log-probabilities of a prompt, where others of its kind do."""
-    startup: Startup | None = None
+    startup: Preparation | None = None
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
@@ -366,6 +366,8 @@ def _in_order(model: MillModel, kind: str, requests: Sequence[Request]) -> list[
         responses = _responses(model, kind, distinct)
     except FastPathFailed:  # it is off from now on
         responses = _responses(model, kind, distinct)
+    for request in requests:
+        request.resps.append(responses[request.key])
     return [responses[request.key] for request in requests]
 
 

@@ -237,6 +237,8 @@ models: Registry[Any] = Registry("backend", "mill.models", "mill.models.spec.bac
 tasks: Registry[Any] = Registry("task", "mill.tasks")
 metrics: Registry[Any] = Registry("metric", "mill.metrics")
 checks: Registry[Any] = Registry("check", "mill.checks")
+exporters: Registry[Any] = Registry("target", "mill.exporters", "mill.export.target:builtin_exporters")
+commands: Registry[Any] = Registry("command", "mill.commands")
 
 
 def _decorator(registry: Registry[Any], names: tuple[str, ...], override: bool) -> Callable[[C], C]:
@@ -271,9 +273,18 @@ def register_task(*names: str, override: bool = False) -> Callable[[C], C]:
     return _decorator(tasks, names, override)
 
 
-def register_metric(*names: str, override: bool = False) -> Callable[[C], C]:
-    """Register a function from sample values to an Estimate."""
-    return _decorator(metrics, names, override)
+def register_metric(*names: str, override: bool = False, better: str = "") -> Callable[[C], C]:
+    """Register a function from sample values to an Estimate. `better` is "higher" or "lower": tables then mark the best
+    value of metrics with this name."""
+    if better not in ("", "higher", "lower"):
+        raise SpecError(f"better={better!r}: higher or lower is needed")
+
+    def register(function: C) -> C:
+        if better:
+            function.better = better  # type: ignore[attr-defined]
+        return _decorator(metrics, names, override)(function)
+
+    return register
 
 
 def register_check(name: str, *, override: bool = False) -> Callable[[C], C]:

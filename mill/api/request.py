@@ -68,7 +68,7 @@ _OPTIONS = ("until", *_NUMBERS, "do_sample")
 
 @dataclass(frozen=True)
 class Request:
-    """One request of one kind. Its content is immutable; the executor fills `resps` with a response for each repeat.
+    """One request of one kind. What is asked does not change.
 
     A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
     `tools` are those that the model may call in its answer.
@@ -83,7 +83,8 @@ class Request:
     tools: tuple[Tool, ...] = ()
     repeats: int = 1
     draw: int = 0
-    resps: list[Response] = field(default_factory=list, compare=False, repr=False)
+    resps: list[Response] = field(default_factory=list, init=False, compare=False, repr=False)
+    """What the public functions of a model answered to it. Runs keep responses by key instead."""
 
     @cached_property
     def content_hash(self) -> str:
@@ -138,7 +139,7 @@ class Request:
         """One request for each of the `repeats` draws."""
         if self.repeats == 1:
             return [self]
-        return [replace(self, repeats=1, draw=self.draw + k, resps=[]) for k in range(self.repeats)]
+        return [replace(self, repeats=1, draw=self.draw + k) for k in range(self.repeats)]
 
 
 def generation_options(**given: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from mill.api.response import Response
 from mill.models.spec.open import open_model, resolve_spec, takes_argument
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.runs.evaluate import Plan
-from mill.runs.plan import RunConfig, plan_record
+from mill.runs.evaluate import Plan, RunConfig
+from mill.runs.plan import plan_record
 from mill.support.processes import world_size
 from mill.support.terminal import warn
 from mill.tasks.load import load_files
@@ -97,8 +97,8 @@ class RecordedModel:
         self.model.check(requests[0])
         numbered = _numbered(requests)
         with self.plan.open(keep_model=True) as run:
-            run.ask(numbered)
-        responses = [request.resps[0] for request in numbered]
+            answers = run.ask(numbered)
+        responses = [answers[request.key][0] for request in numbered]
         failed = [response for response in responses if response.failed]
         if failed:
             raise RequestsFailed(

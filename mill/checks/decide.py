@@ -79,7 +79,7 @@ def _first_metric(scored: RunSample) -> Range:
 def _order(plan: Plan) -> GroupOrder:
     """All samples of all tasks together: the drop is over all pairs."""
     group = SampleGroup("all", tuple(task.requested for task in plan.tasks))
-    return make_orders([group], plan.tasks, plan.settings.seed or 0, stratified=False)[0]
+    return make_orders([group], plan.tasks, plan.config.settings.seed or 0, stratified=False)[0]
 
 
 def _refuse_different(orders: Sequence[GroupOrder]) -> None:

@@ -86,7 +86,7 @@ def _halves(context: Context, most_tokens: int) -> tuple[Context, str]:
 
 def _continuation(state: SampleState, most_tokens: int) -> str | None:
     """The text to score; None if there is none."""
-    responses = [request.resps[0] for request in state.requests if request.resps]
+    responses = state.responses(state.requests)
     if len(responses) < len(state.requests) or any(response.failed for response in responses):
         return None
     if state.task.kind == GENERATE and responses[0].reasoning is not None and responses[0].tokens is None:

@@ -17,7 +17,7 @@ from mill.options.option import hints
 
 if TYPE_CHECKING:
     from mill.checks.subjects import CheckConfig
-    from mill.options.checks import CheckOptions
+    from mill.options.definitions import CheckOptions
 
 BUILTIN = {
     "compare": "mill.checks.compare:Compare",

@@ -96,7 +96,7 @@ class Check:
 
 def read_check(path: Path) -> Check:
     """Read a check from its file or folder; another version or an invalid field raises."""
-    from mill.checks.schema import ComparedRow, Group, RepeatedRow, Series
+    from mill.checks.schema import ComparedRow, Group, RepeatedRow, SeriesData
 
     file = path / FILE if path.is_dir() else path
     try:
@@ -114,7 +114,7 @@ def read_check(path: Path) -> Check:
             if p < 0 or p > 1:
                 raise RunError(f"{where}.p_values.{name} is not valid: {p:g} is not between 0 and 1")
         convert(variant.groups, list[Group], f"{where}.groups", RunError)
-        convert(variant.series, Series, f"{where}.series", RunError)
+        convert(variant.series, SeriesData, f"{where}.series", RunError)
         for index, row in enumerate(variant.rows):
             convert(row, RepeatedRow if "distinct" in row else ComparedRow, f"{where}.rows[{index}]", RunError)
     return check

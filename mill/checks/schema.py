@@ -98,7 +98,7 @@ class ErrorFile(Struct):
     error: str
 
 
-class Series(Struct, frozen=True):
+class SeriesData(Struct, frozen=True):
     kl: tuple[Number, ...] = ()
     agreement_by_position: tuple[PositionFile, ...] = ()
     errors: tuple[ErrorFile, ...] = ()

@@ -16,9 +16,9 @@ from mill.api.task import RenderSettings, Task
 from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
 from mill.models.spec.parse import Spec
-from mill.options.checks import CheckOptions
-from mill.runs.evaluate import Plan
-from mill.runs.plan import RunConfig, open_for_run, plan_run
+from mill.options.definitions import CheckOptions
+from mill.runs.evaluate import Plan, RunConfig
+from mill.runs.plan import open_for_run, plan_run
 from mill.runs.run_scores import Outcome
 from mill.runs.sampling import Claim, SampleChoice, read_claim
 from mill.runs.task_plan import TaskPlan

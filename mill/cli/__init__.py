@@ -1,1 +1,1 @@
-"""The command line, one file per command. A command is imported when it is called, so that `mill --help` is instant."""
+"""The command line: commands, each beside its options. One is imported when it is called, so `mill --help` is instant."""

@@ -1,4 +1,4 @@
-"""The commands of checks: their options, and how a check is made, shown and tested against rules."""
+"""The commands of checks and `mill gate`: their options, and how a check is made, shown and tested against rules."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ import click
 from click.core import ParameterSource
 
 from mill.api.errors import SpecError
-from mill.checks.gate import Rule, check_names, conclude, judge, parse_rules
+from mill.checks.gate import Rule, check_names, conclude, judge, judge_all, parse_rules
 from mill.checks.kinds import CheckKind, Given
-from mill.checks.result import Check
+from mill.checks.result import Check, find_checks, read_check
 from mill.checks.subjects import check_config
-from mill.cli.interrupts import interrupted
-from mill.cli.options import Decorator, given_options, option, options, with_options
-from mill.options.checks import CheckOptions
+from mill.checks.verdict import first_sentences
+from mill.cli.options import Decorator, FilePath, given_options, option, options, with_options
+from mill.cli.process import interrupted
+from mill.options.definitions import CheckOptions
 from mill.options.eval_options import merge
 from mill.options.option import options_of
+from mill.report.junit import as_junit
+from mill.report.markdown import summary_markdown
+from mill.support.files import write_atomically
 from mill.support.terminal import echo
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
@@ -132,3 +136,33 @@ def add_summary(text: str) -> None:
     if file:
         with Path(file).open("a", encoding="utf-8") as handle:
             handle.write(text + "\n")
+
+
+_GATE_EXAMPLES = """
+\b
+Examples:
+  mill gate results/checks/compare-a-b-1234 --require "acc_drop<0.01, kl_mean<0.05"
+  mill gate results --fail_on "flip_rate>0.02, acc_drop>0.01@p<0.05" --junit gate.xml
+"""
+
+
+@click.command("gate", epilog=_GATE_EXAMPLES)
+@click.argument("folder", type=FilePath())
+@rule_options()
+@click.option("--junit", type=FilePath(), default=None, help="Also write the outcomes as JUnit XML.")
+def gate_command(folder: str, fail_on: str | None, require: str | None, strict: bool | None, junit: str | None) -> int:
+    """End with exit code 3 when a check of FOLDER breaks a rule, and with 5 when its samples are too few to decide."""
+    rules = parse_rules(fail_on, require)
+    if not rules:
+        raise SpecError('give rules: --require "acc_drop<0.01", or --fail_on "flip_rate>0.02"')
+    checks = [read_check(file) for file in find_checks(Path(folder))]
+    judged = judge_all(checks, rules)
+    if junit:
+        write_atomically(Path(junit), as_junit(judged))
+        echo(f"written: {junit}")
+    for check, outcomes in judged:
+        add_summary(summary_markdown(check, outcomes))
+        for sentence in first_sentences(check.variants):
+            echo(f"{check.name}: {sentence}")
+    echo(conclude(judged, strict=bool(strict)))
+    return 0

@@ -1,7 +1,8 @@
-"""`mill eval MODELS TASKS`: run benchmarks on models."""
+"""`mill eval MODELS TASKS`: run benchmarks on models, and `mill schema run`, the JSON schema of its run files."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
@@ -9,14 +10,13 @@ import click
 from mill.api.budget import BudgetReached
 from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName
 from mill.api.registry import tasks
-from mill.cli.interrupts import interrupted
-from mill.cli.options import argument, given_options, option, options
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath, argument, given_options, option, options
+from mill.cli.process import interrupted
 from mill.execute.ranks import Ranks
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.eval_options import EvalOptions, merge, read_run_file
-from mill.options.switches import one_call
+from mill.options.eval_options import EvalOptions, merge, read_run_file, run_file_schema
+from mill.options.option import one_call
 from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Plan
@@ -25,7 +25,7 @@ from mill.runs.run_scores import Outcome
 from mill.support.clocks import take_seconds
 from mill.support.processes import rank, world_size
 from mill.support.secrets import redact_text
-from mill.support.terminal import describe, echo, warn
+from mill.support.terminal import describe, echo, echo_data, warn
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 EXAMPLES = """
@@ -153,3 +153,18 @@ def _write_decisions(one: Plan, outcome: Outcome) -> bool:
     for check in checks:
         echo(f"written: {check.save(one.folder.root)}")
     return all(one.decision and one.decision.outcome != "undecided" for check in checks for one in check.variants)
+
+
+@click.command("schema")
+@click.argument("what", type=click.Choice(["run"]), default="run")
+def schema_command(what: str) -> int:
+    """Print the JSON schema of a file that mill reads. `run` is the run file of `mill eval --config`.
+
+    \b
+    Example:
+      mill schema run > run.schema.json
+      # first line of run.yaml, for editors with the YAML language server:
+      # yaml-language-server: $schema=run.schema.json
+    """
+    echo_data(json.dumps(run_file_schema(), indent=2) + "\n")
+    return 0

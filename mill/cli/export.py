@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from mill.api.errors import SpecError
-from mill.cli.values import FilePath
+from mill.api.errors import SpecError, install_command
+from mill.api.registry import exporters
+from mill.cli.options import FilePath
 from mill.export.run import select_runs
-from mill.export.target import EXPORTS, FILES, MLFLOW, TRACKERS, WANDB, Target, parse_target, write_target
-from mill.export.track import track
+from mill.export.target import EXPORTS, Exporter, Target, known_exporters, names_taking, parse_target, write_target
+from mill.export.tracker import track
 from mill.support.terminal import echo
 
 EXAMPLES = """
@@ -26,12 +27,20 @@ Examples:
 """
 
 
-TO_HELP = f"{', '.join((*TRACKERS, *FILES))}. mlflow takes an address after a colon, wandb and trackio take a project."
+def _targets() -> str:
+    """What each target stores, and what installs its package."""
+
+    def line(exporter: Exporter) -> str:
+        name = f"{exporter.name}[:{exporter.address}]" if exporter.address else exporter.name
+        install = f"; {install_command(exporter.extra)}" if exporter.extra else ""
+        return f"{name}: {exporter.about.replace('`', '')}{install}"
+
+    return "\n\n".join(["Targets:", *map(line, known_exporters())])
 
 
-@click.command("export", epilog=EXAMPLES)
+@click.command("export", epilog=f"{_targets()}\n{EXAMPLES}")
 @click.argument("runs", nargs=-1, required=True, type=FilePath())
-@click.option("--to", required=True, metavar="TARGET", help=TO_HELP)
+@click.option("--to", required=True, metavar="TARGET", help=f"{', '.join(exporters)}; more below.")
 @click.option("--out", type=FilePath(), default=None, help="Folder of the files. [default: exports/TARGET in RUN]")
 @click.option("--project", default="", help="Project of wandb and trackio, experiment of MLflow. [default: mill]")
 @click.option("--offline", is_flag=True, help="wandb: write to a folder, for `wandb sync`.")
@@ -47,7 +56,7 @@ def command(
     target, paths = parse_target(to), [Path(run) for run in runs]
     _check_options(target, out=out, project=project, offline=offline, no_report=no_report)
     found, left_out = select_runs(paths)
-    if target.is_tracker:
+    if target.exporter.is_tracker:
         for run in found:
             where = track(run, target, project=project, offline=offline, samples=not no_samples, report=not no_report)
             echo(f"{run.name}: {where}")
@@ -57,15 +66,12 @@ def command(
     return int(left_out > 0)
 
 
-def _check_options(target: Target, *, out: str | None, project: str, offline: bool, no_report: bool) -> None:
+def _check_options(target: Target, **given: str | bool | None) -> None:
     """Refuse options that would have no effect."""
-    if target.is_tracker and out:
-        raise SpecError(f"--out is for files; {target.name} stores runs itself")
-    if not target.is_tracker and (project or no_report):
-        raise SpecError(f"{'--project' if project else '--no_report'} is for {', '.join(TRACKERS)}, not for {target.name}")
-    if offline and target.name != WANDB:
-        raise SpecError(f"--offline is for {WANDB}, not for {target.name}")
-    if project and target.address and target.name != MLFLOW:
+    for option, value in given.items():
+        if value and not target.exporter.takes(option):
+            raise SpecError(f"--{option} is for {names_taking(option)}, not for {target.name}")
+    if given["project"] and target.address and target.exporter.address == "PROJECT":
         raise SpecError(f"{target.name}:{target.address} names the project already: leave out --project")
 
 

@@ -39,8 +39,8 @@ def command(arguments: tuple[str, ...]) -> int:
         raise MissingPackage("mill lm-eval", "lm_eval", "lm-eval") from error
     from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
     from mill.bridges.lm_eval.data import local_first
+    from mill.bridges.lm_eval.library import compiled_once
     from mill.bridges.lm_eval.model import NAME, MillLM, read_arguments
-    from mill.bridges.lm_eval.templates import compiled_once
     from mill.bridges.recorded_model import RecordedModel
 
     given = _value("--model_args", arguments)

@@ -13,19 +13,18 @@ import click
 from mill.api.errors import MillError, RunError, SpecError, UnknownName, install_command
 from mill.api.registry import import_file, models, tasks
 from mill.api.task import Benchmark
-from mill.cli.options import chosen_output_dir, option, split_paths
-from mill.cli.values import NamedChoice, TableFormat
+from mill.cli.options import NamedChoice, TableFormat, chosen_output_dir, option, split_paths
 from mill.models.spec.backends import backend_info, backends, task_types
-from mill.models.spec.configs import packaged_configs
 from mill.models.spec.open import described_arguments, load_model_from_file
+from mill.models.spec.parse import packaged_configs
 from mill.report.listing import TABLE, Listing
 from mill.runs.folder import find_runs
 from mill.runs.schema import Manifest, SessionEntry
 from mill.support.terminal import warn
 from mill.support.validate import convert
-from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_metrics
 from mill.tasks.load import load_builtin, load_files, make_task
+from mill.tasks.multiple_choice import is_generated
 from mill.tasks.sources import source, source_names, split_name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import logging
@@ -16,9 +17,8 @@ import click
 
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
-from mill.cli.exit import end_process
-from mill.cli.interrupts import interrupt_on_sigterm
-from mill.cli.output import OutputError, discard_output, open_output
+from mill.api.registry import checks, commands
+from mill.cli.process import discard_output, end_process, interrupt_on_sigterm, open_output
 from mill.cli.start import INTERRUPTED
 from mill.support.processes import world_size
 from mill.support.secrets import redact_text, refuse_inline
@@ -31,7 +31,7 @@ COMMANDS = {
     "diff": ("mill.checks.compare:Diff", "One model on several backends."),
     "stress": ("mill.checks.stress:Stress", "The same prompts under growing load."),
     "determinism": ("mill.checks.determinism:Determinism", "The same prompts several times."),
-    "gate": ("mill.cli.gate", "Test saved checks against rules; exit code 3 when one is broken."),
+    "gate": ("mill.cli.checks:gate_command", "Test saved checks against rules; exit code 3 when one is broken."),
     "report": ("mill.cli.report", "Saved checks and runs as a page, a table or data."),
     "view": ("mill.cli.view", "Runs and checks in a browser: scores, comparisons, samples, tokens."),
     "export": ("mill.cli.export", "Results in trackers (MLflow, wandb, trackio) and in the formats of other tools."),
@@ -39,19 +39,20 @@ COMMANDS = {
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
     "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
-    "collect": ("mill.cli.collect", "All scores of an output folder in one table."),
-    "diff-scores": ("mill.cli.diff_scores", "The scores of two runs or output folders, row by row."),
+    "collect": ("mill.cli.scores:collect_command", "All scores of an output folder in one table."),
+    "diff-scores": ("mill.cli.scores:diff_scores_command", "The scores of two runs or output folders, row by row."),
     "plot": ("mill.cli.plot", "Scores, cost and calibration of runs as SVG and PNG files."),
-    "conform": ("mill.cli.conform", "Check that a backend fulfils the contract."),
+    "conform": ("mill.cli.new:conform_command", "Check that a backend fulfils the contract."),
     "lm-eval": ("mill.cli.lm_eval", "lm-evaluation-harness with mill's models."),
-    "score": ("mill.cli.score", "Score a recorded run again, without the model."),
-    "schema": ("mill.cli.schema", "Print the JSON schema of run files."),
+    "score": ("mill.cli.scores:score_command", "Score a recorded run again, without the model."),
+    "schema": ("mill.cli.eval:schema_command", "Print the JSON schema of run files."),
 }
 _POSITIONAL = {
     **dict.fromkeys(("model", "models", "task", "tasks"), "models and tasks are positional"),
     "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",
 }
 _CHAT_TEMPLATE = ("apply_chat_template", "use_chat_template")
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 TERMINATED = 143  # 128 plus the signal's number, as in shells
 
 
@@ -69,28 +70,42 @@ class LazyGroup(click.Group):
             raise ClosedPipe from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *_installed()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in COMMANDS and name not in _installed():
             return None
-        module, _, kind = COMMANDS[name][0].partition(":")
-        found = importlib.import_module(module)
-        if not kind:
-            command: click.Command = found.command
-            return command
+        found = _import(COMMANDS[name][0]) if name in COMMANDS else (commands if name in commands else checks).get(name)
+        if isinstance(found, click.Command):
+            return found
         from mill.cli.checks import check_command
 
-        return check_command(getattr(found, kind)())
+        return check_command(found())
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise UnknownName("command", args[0], COMMANDS, hint=f"commands are {', '.join(COMMANDS)}")
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and args[0] not in _installed():
+            names = self.list_commands(ctx)
+            raise UnknownName("command", args[0], names, hint=f"commands are {', '.join(names)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()] + list(_installed().items()))
+
+
+def _import(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute or "command")
+
+
+def _installed() -> dict[str, str]:
+    """The commands and checks of other packages, which are not imported for a list: where each is from."""
+    return {
+        name: f"From {str(registry.target(name)).partition('.')[0].partition(':')[0]}, another package."
+        for registry in (checks, commands)
+        for name in registry
+        if name not in COMMANDS and not registry.is_builtin(name)
+    }
 
 
 def underscored(name: str) -> str:
@@ -149,10 +164,9 @@ def run(argv: list[str]) -> int:
     try:
         _refuse_keys(argv)
         code: Any = cli.main(args=argv, prog_name="mill", standalone_mode=False)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except MillError as error:
-        if isinstance(error, OutputError):
-            discard_output()
         return _fail(str(error), error.exit_code, debug)
     except click.NoSuchOption as error:
         return _fail(_option_message(error), 2, debug)
@@ -164,6 +178,9 @@ def run(argv: list[str]) -> int:
         discard_output()
         return 0
     except BaseException as error:  # exit() of a library is no success of ours, and a panic in Rust is no Exception
+        if isinstance(error, OSError) and error.errno in FULL_DISK:  # files have errors of mill's own
+            discard_output()
+            return _fail(f"cannot write to standard output: {error.strerror}", 1, debug)
         from mill.support.terminal import describe
 
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)

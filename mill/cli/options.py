@@ -1,7 +1,8 @@
-"""Click options made from the definitions in `mill.options`."""
+"""Click options made from the definitions in `mill.options`, and the types of their values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mill.api.errors import SpecError
-from mill.cli.values import FilePath
+from mill.api.errors import SpecError, UnknownName
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.eval_options import EvalOptions
-from mill.options.option import Option, options_of
-from mill.options.switches import one_call
+from mill.options.option import Option, one_call, options_of
+from mill.report.listing import LATEX, MARKDOWN, PRINTED
+from mill.support.files import check_path
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
 else:
     ParamType = click.ParamType  # not generic in older versions of click
+
+if TYPE_CHECKING:
+    ClickChoice = click.Choice[str]
+else:
+    ClickChoice = click.Choice  # not generic in older versions of click
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -138,3 +144,44 @@ def chosen_output_dir(ctx: click.Context, given: str | None) -> Path:
 def split_paths(given: Iterable[list[str]]) -> list[str]:
     """The paths of --task_paths, which may be given several times."""
     return [path for part in given for path in part]
+
+
+class FiniteFloat(click.FloatRange):
+    """A finite number of at least `min`: click accepts `nan` and `inf` in every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return float(number)
+
+
+class NamedChoice(ClickChoice):
+    """One of a few words; another one is refused with the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices:
+            name = f"argument of {ctx.command_path}" if ctx else "value"
+            raise UnknownName(name, str(value), map(str, self.choices), hint=f"it takes {', '.join(map(str, self.choices))}")
+        return super().convert(value, param, ctx)
+
+
+class TableFormat(ClickChoice):
+    """A format of a table or report; `markdown` is another name of md."""
+
+    def __init__(self, formats: Sequence[str] = PRINTED) -> None:
+        super().__init__(formats)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in ("latex", "tex"):
+            raise SpecError(f"--format {value} was removed: {LATEX}")
+        return super().convert(MARKDOWN if value == "markdown" else value, param, ctx)
+
+
+class FilePath(click.Path):
+    """A path that the file system accepts: not too long, and without a NUL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        check_path(str(path))
+        return path

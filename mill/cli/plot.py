@@ -12,9 +12,10 @@ import click
 from mill.api.budget import Price
 from mill.api.errors import RunError, SpecError
 from mill.checks.glossary import counted
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.text import check_price, make_price, parse_pairs
+from mill.report.listing import LATEX
 from mill.report.plot_data import PlotData, ScorePlot, plot_data
 from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
 from mill.runs.recorded_run import read_runs
@@ -103,6 +104,8 @@ def _file_name(name: str) -> str:
 def _read_forms(text: str) -> list[str]:
     forms = list(dict.fromkeys(form.strip() for form in text.split(",")))
     wrong = [form for form in forms if form not in FORMS]
+    if wrong and wrong[0] == "latex":
+        raise SpecError(f"--format latex: plots are {' and '.join(FORMS)}; for a table use mill collect: {LATEX}")
     if wrong:
         raise SpecError(f"--format {text}: {wrong[0]!r} is none of {', '.join(FORMS)}")
     return forms

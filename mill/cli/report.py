@@ -9,7 +9,7 @@ import click
 
 from mill.api.errors import RunError
 from mill.checks.gate import Rule, judge, parse_rules
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath, TableFormat
 from mill.report.sections import CheckSection, Section, find_sections, only_checks
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import echo, echo_data
@@ -28,7 +28,7 @@ Examples:
 @click.command("report", epilog=EXAMPLES)
 @click.argument("folder", type=FilePath())
 @click.option(
-    "--format", "form", type=click.Choice(list(SUFFIXES)), default="html", show_default=True, help="Format of the report."
+    "--format", "form", type=TableFormat(list(SUFFIXES)), default="html", show_default=True, help="Format of the report."
 )
 @click.option(
     "--output", type=FilePath(), default=None, help="File to write; - for the terminal. [default: report.* in the folder]"

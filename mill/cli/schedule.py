@@ -13,10 +13,9 @@ import click
 
 from mill.api.errors import MissingPackage, SpecError
 from mill.checks.glossary import counted
-from mill.cli.interrupts import interrupted
 from mill.cli.main import run as run_command
-from mill.cli.options import chosen_output_dir, given_options, option, options
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath, chosen_output_dir, given_options, option, options
+from mill.cli.process import interrupted
 from mill.models.spec.open import resolve_spec
 from mill.models.spec.parse import make_spec
 from mill.options.eval_options import EvalOptions

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mill.api.errors import SpecError, UnknownName
-from mill.cli.values import FilePath, NamedChoice
+from mill.cli.options import FilePath, NamedChoice
 from mill.report.tables import print_table
 from mill.report.timing import print_timing
 from mill.report.transcript import transcript

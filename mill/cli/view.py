@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError
-from mill.cli.values import FilePath
+from mill.cli.options import FilePath
 from mill.support.terminal import echo
 
 EXAMPLES = """

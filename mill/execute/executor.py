@@ -19,6 +19,9 @@ from mill.execute.meter import DIALOGS, Meter
 from mill.support.clocks import LOADING, RECORDING, phase
 from mill.support.terminal import Progress, TokenCount, describe, warn
 
+Answers = dict[str, list[Response]]
+"""The responses to requests by their keys: one for each of the `repeats` of a request."""
+
 
 class Store(Protocol):
     """Stores responses. `get` returns only those that may be reused."""
@@ -59,10 +62,7 @@ class Tally:
 
 
 class Executor:
-    """Runs requests of any number of tasks on one backend and stores the responses in `resps` of each.
-
-    At the end of a budget the requests that are left stay without responses.
-    """
+    """Runs requests of any number of tasks on one backend, and stores the responses."""
 
     def __init__(
         self,
@@ -103,8 +103,9 @@ class Executor:
         """How many dialogs may be open at a time."""
         return DIALOGS if self.meter is not None and self.meter.limits else None
 
-    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
-        """Compute every request `repeats` times. Requests with equal content share one computation for each draw.
+    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> Answers:
+        """Compute every request `repeats` times. Requests with equal content share one computation for each draw. At the end
+        of a budget the requests that are left have no responses.
 
         `round_number` is that of the dialogs among them, for the progress.
 
@@ -115,19 +116,20 @@ class Executor:
         while True:
             known = self.tally.known
             try:
-                self._run_windows(requests)
-                return
+                return self._run_windows(requests)
             except FastPathFailed as failure:
                 self._supersede(failure)
                 self.tally.requested = self.tally.known = known
 
-    def _run_windows(self, requests: Sequence[Request]) -> None:
+    def _run_windows(self, requests: Sequence[Request]) -> Answers:
+        answers: Answers = {}
         for start in range(0, len(requests), WINDOW):
             by_kind: dict[str, list[Request]] = {}
             for request in requests[start : start + WINDOW]:
                 by_kind.setdefault(request.kind, []).append(request)
             for kind, group in by_kind.items():
-                self._run_kind(kind, group)
+                answers |= self._run_kind(kind, group)
+        return answers
 
     def _supersede(self, failure: FastPathFailed) -> None:
         """All answers of the run are requested again, those of earlier sessions too: the same fast path gave them."""
@@ -140,7 +142,7 @@ class Executor:
         """Whether another wave is needed: in lock-step, as long as one rank has requests left."""
         return active
 
-    def _run_kind(self, kind: str, requests: Sequence[Request]) -> None:
+    def _run_kind(self, kind: str, requests: Sequence[Request]) -> Answers:
         clones = [request.clones() for request in requests]
         responses: dict[str, Response] = {}
         pending: dict[str, Request] = {}
@@ -157,9 +159,11 @@ class Executor:
             else:
                 pending[key] = clone
         self._compute(kind, list(pending.values()), responses)
-        for request, draws in zip(requests, clones, strict=True):
-            if not self.stopped or all(clone.key in responses for clone in draws):
-                request.resps[:] = [responses[clone.key] for clone in draws]
+        return {
+            request.key: [responses[clone.key] for clone in draws]
+            for request, draws in zip(requests, clones, strict=True)
+            if not self.stopped or all(clone.key in responses for clone in draws)
+        }
 
     def _compute(self, kind: str, requests: list[Request], responses: dict[str, Response]) -> None:
         left = list(requests)

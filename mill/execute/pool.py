@@ -192,8 +192,8 @@ class Pool(ExecutorBackend):
         messages.put(NewResponses([]))  # the reader then checks whether the work was closed
         if slot.worker is not None:
             with contextlib.suppress(WorkerLost):
-                self._warnings |= dict.fromkeys(slot.worker.warnings())
-                self._paths[slot.number] = slot.worker.execution_paths()
+                warnings, self._paths[slot.number] = slot.worker.report()
+                self._warnings |= dict.fromkeys(warnings)
 
     def _run_chunk(
         self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]

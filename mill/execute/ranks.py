@@ -30,7 +30,7 @@ from mill.api.errors import MillError, ModelError
 from mill.api.model import MillModel, options_text
 from mill.api.request import KINDS, Request
 from mill.api.response import Response
-from mill.execute.executor import Executor, LocalBackend, Store
+from mill.execute.executor import Answers, Executor, LocalBackend, Store
 from mill.execute.sample_state import SampleState
 from mill.support import processes
 from mill.support.terminal import describe
@@ -116,8 +116,13 @@ class Ranks:
         return [json.loads(self._get(name)) for name in names]
 
     def publish(self, name: str, value: Any) -> None:
-        """Give a value to the other ranks, without waiting for them."""
+        """Give a value to the other ranks, without waiting for them; it replaces an earlier one."""
         self._set(f"{name}/{self.rank}", json.dumps(value))
+
+    def published(self, name: str) -> list[Any]:
+        """The values that other ranks have published last."""
+        others = [other for other in range(self.size) if other != self.rank and self._check([f"{name}/{other}"])]
+        return [self.published_by(other, name) for other in others]
 
     def published_by(self, other: int, name: str) -> Any:
         return json.loads(self._get(f"{name}/{other}"))
@@ -225,12 +230,13 @@ class LockStepExecutor(Executor):
         super().__init__(LocalBackend(model), store, quiet=quiet)
         self.model, self.ranks, self.padding = model, ranks, padding
 
-    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> None:
+    def run(self, requests: Iterable[Request], *, round_number: int = 1) -> Answers:
         """Every rank runs every kind in the same order, even where it has no such requests."""
         self.round_number = round_number
-        pending = list(requests)
+        pending, answers = list(requests), Answers()
         for kind in (kind for kind in KINDS if kind in self.padding):
-            self._run_kind(kind, [request for request in pending if request.kind == kind])
+            answers |= self._run_kind(kind, [request for request in pending if request.kind == kind])
+        return answers
 
     def any_active(self, active: bool) -> bool:
         return any(self.ranks.exchange(active))
@@ -266,7 +272,7 @@ class LockStepExecutor(Executor):
         largest = {text: max(count.get(text, 0) for count in counts) for count in counts for text in count}
         missing = [text for text in sorted(largest) for _ in range(largest[text] - mine[text])]
         return [
-            replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number, resps=[])
+            replace(self.padding[kind], options=dict(ast.literal_eval(text)), draw=-number)
             for number, text in enumerate(missing, 1)
         ]
 

@@ -22,8 +22,8 @@ from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
 from mill.api.model import HasPaths, MillModel, Replicated
 from mill.api.registry import import_file
 from mill.api.request import Request
-from mill.compat.ray import silence_node_reports
-from mill.execute.workers import Keyed, WorkerLost, open_replica, stream_chunk, worker_context
+from mill.compat import silence_node_reports
+from mill.execute.workers import Keyed, Report, WorkerLost, open_replica, stream_chunk, worker_context
 from mill.models.spec.parse import Spec
 from mill.support.terminal import CollectingHandler, describe, logger, warn
 
@@ -62,19 +62,12 @@ class RayWorker:
                 yield update.responses
                 _handle(update)
 
-    def warnings(self) -> list[str]:
+    def report(self) -> Report:
         import ray
 
         with _lost_when_dead():
-            warnings: list[str] = ray.get(self.actor.warnings.remote(), timeout=CLUSTER_TIMEOUT_S)
-            return warnings
-
-    def execution_paths(self) -> dict[str, str]:
-        import ray
-
-        with _lost_when_dead():
-            paths: dict[str, str] = ray.get(self.actor.execution_paths.remote(), timeout=CLUSTER_TIMEOUT_S)
-            return paths
+            report: Report = ray.get(self.actor.report.remote(), timeout=CLUSTER_TIMEOUT_S)
+            return report
 
     def end(self) -> None:
         import ray
@@ -310,11 +303,8 @@ class ReplicaActor:
             return Update([], self._warnings(), _error_text(error))
         return Update([], self._warnings())
 
-    def warnings(self) -> list[str]:
-        return self.model.warnings()
-
-    def execution_paths(self) -> dict[str, str]:
-        return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
+    def report(self) -> Report:
+        return self.model.warnings(), self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
 
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Responses as they arrive, a few at a time."""

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.execute.executor import Executor
-from mill.execute.tools import attach, run_tools, tool_key, waits_for_tools
+from mill.api.tools import ToolResult
+from mill.execute.executor import Answers, Executor
+from mill.execute.tools import run_tools, tool_key
 from mill.support.terminal import describe
 from mill.tasks.hooks import attempt, check_request, read_requests
 
@@ -27,6 +29,8 @@ class SampleState:
     requests: list[Request]
     rounds: list[list[Request]] = field(default_factory=list)
     """Of a dialog: for each repeat the requests of its rounds so far."""
+    answers: Answers = field(default_factory=dict)
+    """The responses to its requests so far."""
 
     @classmethod
     def of(cls, task: Task, sample: Sample, settings: RenderSettings) -> SampleState:
@@ -38,8 +42,7 @@ class SampleState:
     def reset(self) -> None:
         """Without responses, and of a dialog without the rounds that came of them."""
         self.rounds = [rounds[:1] for rounds in self.rounds]
-        for request in self.all_requests():
-            request.resps.clear()
+        self.answers.clear()
 
     @property
     def first_request(self) -> Request:
@@ -50,7 +53,16 @@ class SampleState:
         return [*self.requests, *(request for rounds in self.rounds for request in rounds)]
 
     def open_requests(self) -> list[Request]:
-        return [request for request in (*self.requests, *(rounds[-1] for rounds in self.rounds)) if not request.resps]
+        last = (*self.requests, *(rounds[-1] for rounds in self.rounds))
+        return [one for one in last if one.key not in self.answers] if self.answers else list(last)  # hashed when needed
+
+    def take(self, answers: Answers) -> None:
+        """Take the responses to its open requests."""
+        self.answers |= {one.key: answers[one.key] for one in self.open_requests() if one.key in answers}
+
+    def responses(self, requests: Sequence[Request]) -> list[Response]:
+        """The first responses to these requests, such as those of one repeat of a dialog."""
+        return [self.answers[request.key][0] for request in requests if request.key in self.answers]
 
     @property
     def max_rounds(self) -> int:
@@ -59,13 +71,29 @@ class SampleState:
     def waiting_for_tools(self) -> list[list[Request]]:
         """The rounds of each repeat whose last calls of tools have no results yet; those of the last possible round are not
         executed."""
-        return [rounds for rounds in self.rounds if len(rounds) < self.max_rounds and waits_for_tools(rounds[-1])]
+        return [rounds for rounds in self.rounds if len(rounds) < self.max_rounds and self._waits_for_tools(rounds)]
+
+    def _waits_for_tools(self, rounds: Sequence[Request]) -> bool:
+        """Whether the last response has calls without results."""
+        last = self.answers.get(rounds[-1].key)
+        return last is not None and bool(last[0].tool_calls) and not last[0].tool_results
+
+    def attach(self, rounds: Sequence[Request], results: Sequence[ToolResult]) -> None:
+        """Add the results of the calls of the last response; refused where they are not those of its calls."""
+        key = rounds[-1].key
+        (response,) = self.answers[key]
+        if len(results) != len(response.tool_calls):
+            found = (
+                f"the record has {len(results)} tool_results for the {len(response.tool_calls)} tool_calls of the response"
+            )
+            raise RunError(f"{found} {key}: move its file away to compute them again")
+        self.answers[key] = [replace(response, tool_results=tuple(results))]
 
     def advance(self) -> bool:
         """Add the task's next round to every dialog that has one; False when all are over."""
         advanced = False
         for repeat, rounds in enumerate(self.rounds):
-            responses = [request.resps[0] for request in rounds if request.resps]
+            responses = self.responses(rounds)
             if len(responses) < len(rounds) or responses[-1].failed or len(rounds) >= self.max_rounds:
                 continue
             try:
@@ -75,10 +103,10 @@ class SampleState:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # third-party code: its failure is this sample's, not the run's
-                rounds[-1].resps[:] = [Response(error=f"next_round() failed: {describe(error)}")]
+                self.answers[rounds[-1].key] = [Response(error=f"next_round() failed: {describe(error)}")]
                 continue
             if following is not None:
-                rounds.append(replace(self.settings.served(following), repeats=1, draw=repeat, resps=[]))
+                rounds.append(replace(self.settings.served(following), repeats=1, draw=repeat))
                 advanced = True
         return advanced
 
@@ -86,10 +114,10 @@ class SampleState:
         """Whether a dialog ended because of the limit of rounds: its last response has calls of tools, or the limit is the
         run's and the task would have had another round."""
         for rounds in self.rounds:
-            responses = [request.resps[0] for request in rounds if request.resps]
+            responses = self.responses(rounds)
             if len(responses) < self.max_rounds or responses[-1].failed:
                 continue
-            if waits_for_tools(rounds[-1]):
+            if self._waits_for_tools(rounds):
                 return True
             if self.settings.max_rounds is not None:
                 following = partial(self.task.next_round, self.sample, self.settings, responses)
@@ -100,8 +128,8 @@ class SampleState:
     def repeats(self) -> list[list[Response]]:
         """For each repeat, the responses in the order of the requests or rounds."""
         if self.rounds:
-            return [[request.resps[0] for request in rounds if request.resps] for rounds in self.rounds]
-        return [list(responses) for responses in zip(*(request.resps for request in self.requests), strict=True)]
+            return [self.responses(rounds) for rounds in self.rounds]
+        return [list(draws) for draws in zip(*(self.answers[request.key] for request in self.requests), strict=True)]
 
 
 def run_samples(executor: Executor, states: Sequence[SampleState]) -> None:
@@ -124,9 +152,10 @@ def _run_waves(executor: Executor, states: Sequence[SampleState]) -> None:
         _fill(active, waiting, executor.most_dialogs)
         if not executor.any_active(bool(active)):
             return
-        executor.run((request for state in active for request in state.open_requests()), round_number=number)
-        calls = ((state, rounds) for state in active for rounds in state.waiting_for_tools())
-        run_tools(executor.store, [(state.task, state.sample, state.settings, rounds) for state, rounds in calls])
+        answers = executor.run((request for state in active for request in state.open_requests()), round_number=number)
+        for state in active:
+            state.take(answers)
+        run_tools(executor.store, [(state, rounds) for state in active for rounds in state.waiting_for_tools()])
         active = [state for state in active if state.advance()]
 
 
@@ -145,11 +174,11 @@ def replay(state: SampleState, lookup: Callable[[str], Response | None]) -> bool
             recorded = [response for clone in request.clones() if (response := lookup(clone.key)) is not None]
             if len(recorded) < request.repeats:
                 return False
-            request.resps[:] = recorded
+            state.answers[request.key] = recorded
         for rounds in state.waiting_for_tools():
             results = lookup(tool_key(state.task, state.sample, rounds[-1]).key)
             if results is None:
                 return False
-            attach(rounds[-1], results.tool_results)
+            state.attach(rounds, results.tool_results)
         if not state.advance():
             return True

@@ -12,14 +12,17 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from mill.api.errors import RunError
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.task import RenderSettings, Sample, Task
+from mill.api.task import Sample, Task
 from mill.api.tools import ERROR, MALFORMED, MOST_CALLS, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.execute.executor import Store
 from mill.support.terminal import describe
+
+if TYPE_CHECKING:
+    from mill.execute.sample_state import SampleState
 
 
 def tool_key(task: Task, sample: Sample, request: Request) -> Request:
@@ -28,54 +31,41 @@ def tool_key(task: Task, sample: Sample, request: Request) -> Request:
     return Request(MULTI_ROUND, f"tools of {task.name}/{sample.id} after {request.key}", options={"temperature": 1.0})
 
 
-def waits_for_tools(request: Request) -> bool:
-    """Whether a round's response has calls without results."""
-    return bool(request.resps and request.resps[0].tool_calls and not request.resps[0].tool_results)
-
-
-def attach(request: Request, results: Sequence[ToolResult]) -> None:
-    """Raises where results were recorded that are not those of the calls."""
-    calls = len(request.resps[0].tool_calls)
-    if len(results) != calls:
-        found = f"the record has {len(results)} tool_results for the {calls} tool_calls of the response {request.key}"
-        raise RunError(f"{found}: move its file away to compute them again")
-    request.resps[:] = [replace(request.resps[0], tool_results=tuple(results))]
-
-
-def run_tools(store: Store, dialogs: Iterable[tuple[Task, Sample, RenderSettings, Sequence[Request]]]) -> None:
+def run_tools(store: Store, dialogs: Iterable[tuple[SampleState, Sequence[Request]]]) -> None:
     """Execute the calls of all dialogs whose last round waits for them, and attach the results to its response.
 
     The calls of one response run one after another, in their order.
     """
     pending = []
-    for task, sample, settings, rounds in dialogs:
-        recorded = store.get(tool_key(task, sample, rounds[-1]))
+    for state, rounds in dialogs:
+        recorded = store.get(tool_key(state.task, state.sample, rounds[-1]))
         if recorded is not None:
-            attach(rounds[-1], recorded.tool_results)
+            state.attach(rounds, recorded.tool_results)
         else:
-            pending.append((task, sample, settings, rounds))
+            pending.append((state, rounds))
     if not pending:
         return
     pool = ThreadPoolExecutor(2 * (os.cpu_count() or 1))
     try:
         contexts = [contextvars.copy_context() for _ in pending]  # of the call, which allows what tools do
         found = pool.map(lambda context, one: context.run(_results, *one), contexts, pending)
-        for (task, sample, _, rounds), results in zip(pending, found, strict=True):
-            store.put(tool_key(task, sample, rounds[-1]), Response(text="", tool_results=tuple(results)))
-            attach(rounds[-1], results)
+        for (state, rounds), results in zip(pending, found, strict=True):
+            key = tool_key(state.task, state.sample, rounds[-1])
+            store.put(key, Response(text="", tool_results=tuple(results)))
+            state.attach(rounds, results)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # an interruption does not wait for calls that have not begun
 
 
-def _results(task: Task, sample: Sample, settings: RenderSettings, rounds: Sequence[Request]) -> list[ToolResult]:
+def _results(state: SampleState, rounds: Sequence[Request]) -> list[ToolResult]:
     """The results of the calls of the last response."""
-    responses = [request.resps[0] for request in rounds]
+    task, settings = state.task, state.settings
     most = task.max_tool_output if settings.max_tool_output is None else settings.max_tool_output
-    *before, last = responses
+    *before, last = state.responses(rounds)
     results: list[ToolResult] = []
     for index, call in enumerate(last.tool_calls):
         if index < MOST_CALLS:
-            result = execute(task, sample, call, [*before, replace(last, tool_results=tuple(results))])
+            result = execute(task, state.sample, call, [*before, replace(last, tool_results=tuple(results))])
         else:
             result = ToolResult(call.name, f"only {MOST_CALLS} calls are executed at once", ERROR, call.id)
         results.append(replace(result, output=_shortened(result.output, most)))

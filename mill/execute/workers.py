@@ -23,6 +23,10 @@ Keyed = tuple[str, Response]
 """A response with the key of its request, which identifies the request across processes."""
 
 
+Report = tuple[list[str], dict[str, str]]
+"""The warnings of a worker's model, and which of its execution paths computed the answers, by stage."""
+
+
 class WorkerLost(Exception):
     """A worker died or its server is gone; the cause need not be a request."""
 
@@ -34,9 +38,7 @@ class Worker(Protocol):
         """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails. A
         worker in this process asks the meter before each request."""
 
-    def warnings(self) -> list[str]: ...
-
-    def execution_paths(self) -> dict[str, str]: ...
+    def report(self) -> Report: ...
 
     def end(self) -> None: ...
 
@@ -89,11 +91,8 @@ class LocalWorker:
         self._context.meter = meter
         return stream_chunk(self.model, kind, requests, self._context)
 
-    def warnings(self) -> list[str]:
-        return self.model.warnings()
-
-    def execution_paths(self) -> dict[str, str]:
-        return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
+    def report(self) -> Report:
+        return self.model.warnings(), self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
 
     def end(self) -> None:
         self.model.clean()

@@ -16,8 +16,18 @@ from uuid import UUID
 
 from mill.api.response import Response
 from mill.export.hub import dataset_of
-from mill.export.run import ExportedRun, clean, finite, flatten, lower_is_better
-from mill.export.sample import message_text, messages_before, shown_text, target_text
+from mill.export.run import (
+    ExportedRun,
+    clean,
+    finite,
+    flatten,
+    lower_is_better,
+    message_text,
+    messages_before,
+    shown_text,
+    target_text,
+)
+from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
 from mill.report.partial import sampled_sentences
 from mill.runs.sample_row import PENDING, SampleRow
@@ -285,3 +295,10 @@ def _token_usage(responses: Sequence[Response]) -> dict[str, Any] | None:
 def _performance(responses: Sequence[Response]) -> dict[str, Any] | None:
     seconds = [one.seconds for one in responses if one.seconds is not None]
     return {"latency_ms": 1000 * sum(seconds)} if seconds else None
+
+
+EXPORTER = Exporter(
+    name="every-eval-ever",
+    about="JSON and JSONL in the layout of the Every Eval Ever database, schema 0.3.0",
+    write=write_every_eval_ever,
+)

@@ -15,6 +15,7 @@ import yaml
 from mill.api.errors import MillError, MissingPackage
 from mill.api.task import TaskType
 from mill.export.run import ExportedRun, clean
+from mill.export.target import Exporter
 from mill.report.about import manifest_about
 from mill.report.partial import sampled_sentences, sampled_text
 from mill.report.tables import escape, number
@@ -183,3 +184,12 @@ def _hub() -> Any:
     except (ImportError, AttributeError):
         raise MissingPackage("the target hub", "huggingface_hub>=1.4", "hub") from None
     return huggingface_hub
+
+
+EXPORTER = Exporter(
+    name="hub",
+    about="a model card with its `model-index`, and `.eval_results/*.yaml` for the leaderboards of the Hugging Face Hub",
+    write=write_hub,
+    package="huggingface_hub",
+    extra="hub",
+)

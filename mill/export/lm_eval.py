@@ -11,8 +11,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.api.task import TaskType
-from mill.export.run import ExportedRun, clean, is_number, lower_is_better, result_name
-from mill.export.sample import repeat_values, shown_text, target_text
+from mill.export.run import (
+    ExportedRun,
+    clean,
+    is_number,
+    lower_is_better,
+    repeat_values,
+    result_name,
+    shown_text,
+    target_text,
+)
+from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
 from mill.report.partial import first_rows, sampled_sentences
 from mill.runs.sample_row import SampleRow
@@ -252,3 +261,10 @@ def _means(row: SampleRow) -> dict[str, Any]:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(utf8(text)).hexdigest()
+
+
+EXPORTER = Exporter(
+    name="lm-eval",
+    about="`results_DATE.json` and `samples_TASK_DATE.jsonl`, as lm-eval writes them with `--log_samples --output_path`",
+    write=write_lm_eval,
+)

@@ -6,7 +6,6 @@ Each export is a process: packages of trackers print, hang and exit as they like
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import shlex
@@ -17,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import mill
-from mill.api.errors import MillError, MissingPackage
+from mill.api.errors import MillError, SpecError
 from mill.export.run import ExportedRun
-from mill.export.target import Target, parse_trackers
-from mill.export.track import track
+from mill.export.target import Target, names_taking, parse_target
+from mill.export.tracker import track
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.support.processes import rank
 from mill.support.secrets import redact_text
@@ -31,9 +30,11 @@ LONGEST_S = 60.0  # that an export may take before it is ended
 
 def check_trackers(targets: Sequence[str]) -> None:
     """Refuse, before a run, names that are no trackers and trackers that are not installed."""
-    for target in parse_trackers(targets):
-        if importlib.util.find_spec(target.name) is None:
-            raise MissingPackage(f"--log_to {target.name}", target.name, target.name)
+    for target in map(parse_target, targets):
+        if not target.exporter.is_tracker:
+            trackers = names_taking("project")
+            raise SpecError(f"{target.name} is a file format, written by `mill export`; trackers are {trackers}")
+        target.exporter.check_installed(f"--log_to {target.name}")
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ def logged_to(folder: RunFolder, targets: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         if rank() == 0 and (folder.path / MANIFEST).exists():
-            for target in parse_trackers(targets):
+            for target in map(parse_target, targets):
                 _export(folder, target)
 
 
@@ -58,7 +59,7 @@ def _export(folder: RunFolder, target: Target) -> None:
         start_new_session=True,  # an interruption of the run is no interruption of its export
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
     )
-    given = json.dumps([str(folder.path.absolute()), str(folder.root.absolute()), target.name, target.address])
+    given = json.dumps([str(folder.path.absolute()), str(folder.root.absolute()), f"{target.name}:{target.address}"])
     try:
         out, err = process.communicate(given, timeout=LONGEST_S)
         last = one_line((out if process.returncode == 0 else err).strip().rpartition("\n")[2])
@@ -77,9 +78,9 @@ def _export(folder: RunFolder, target: Target) -> None:
 
 
 def main() -> None:
-    folder, root, name, address = json.load(sys.stdin)
+    folder, root, target = json.load(sys.stdin)
     try:
-        echo_data(f"{track(ExportedRun.read(RunFolder(Path(folder), Path(root))), Target(name, address))}\n")
+        echo_data(f"{track(ExportedRun.read(RunFolder(Path(folder), Path(root))), parse_target(target))}\n")
     except MillError as error:
         sys.exit(str(error))
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from mill.api.errors import MissingPackage
+from mill.api.errors import SpecError
 from mill.export.run import FAILED, FINISHED, INTERRUPTED, STOPPED, UNFINISHED
-from mill.export.target import ExportError
+from mill.export.target import Exporter, ExportError
 from mill.export.tracker import TrackedRun
-from mill.support.secrets import fill_variables, looks_like_url, remember, split_password
+from mill.models.spec.open import check_address
+from mill.support.secrets import fill_variables, looks_like_url, redact_address, remember, split_password
 from mill.support.terminal import utf8
 
 T = TypeVar("T")
@@ -43,10 +44,8 @@ class MlflowTracker:
     def __init__(self, uri: str, experiment: str) -> None:
         for name, value in _DEFAULTS.items():
             os.environ.setdefault(name, value)
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError:
-            raise MissingPackage("the target mlflow", "mlflow", "mlflow") from None
+        from mlflow.tracking import MlflowClient
+
         self._client = MlflowClient(without_login(uri) or None)
         self._experiment_name = experiment
         self._run_id = self._experiment = ""
@@ -115,6 +114,26 @@ class MlflowTracker:
         entries = [Metric(name, value, time_ms, step) for name, value in safe_names(metrics).items()]
         for part in _parts(entries, _MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=part)
+
+
+def check_uri(uri: str) -> None:
+    """Refuse one that MLflow would repeat in its messages, with the password."""
+    if looks_like_url(uri):
+        check_address(uri, "mlflow")
+    elif re.match(r"(?!file:)[^/@:]*:(?!//).*@", uri, re.DOTALL):
+        raise SpecError(f"mlflow={redact_address(uri)}: give http://host:port or the URI of a database")
+
+
+EXPORTER = Exporter(
+    name="mlflow",
+    about="a run of an experiment, on a server or in a database (`sqlite:///mlflow.db`); without a URI where "
+    "`MLFLOW_TRACKING_URI` says",
+    open=lambda uri, project, offline: MlflowTracker(uri, project),
+    address="URI",
+    check_address=check_uri,
+    package="mlflow",
+    extra="mlflow",
+)
 
 
 def without_login(uri: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mill.export.run import ExportedRun, clean, is_number
+from mill.export.target import Exporter
 from mill.report.collect import COLUMNS, NUMBERS
 from mill.report.partial import decision_text, sampled_text
 from mill.runs.sample_row import SampleRow
@@ -154,3 +155,10 @@ _SAMPLES = {
     "flags": "list string",
     **dict.fromkeys(_JSON, "string"),
 }
+
+
+EXPORTER = Exporter(
+    name="parquet",
+    about="`runs.parquet`, `scores.parquet` and `samples.parquet`, for pandas and DuckDB",
+    write=write_parquet,
+)

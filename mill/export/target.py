@@ -1,24 +1,28 @@
-"""Where results are exported to: the names that `--to` and `--log_to` take."""
+"""Where results are exported to: what `--to` and `--log_to` name. Every target describes itself (`Exporter`)."""
 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Sequence
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mill.api.errors import MillError, RunError, SpecError, UnknownName
+import mill.export
+from mill.api.errors import MillError, MissingPackage, RunError, SpecError
+from mill.api.registry import exporters
 from mill.export.run import ExportedRun
-from mill.models.spec.arguments import check_address
 from mill.support.files import write_atomically
-from mill.support.secrets import looks_like_url, redact_address, redact_text
-from mill.support.terminal import describe
+from mill.support.secrets import redact_address, redact_text
+from mill.support.terminal import describe, warn
 from mill.view.scan import EXPORT_MARKER
 
-MLFLOW, WANDB, TRACKIO = "mlflow", "wandb", "trackio"
-TRACKERS = (MLFLOW, WANDB, TRACKIO)
-FILES = ("hub", "lm-eval", "inspect", "every-eval-ever", "parquet")
+if TYPE_CHECKING:
+    from mill.export.tracker import Tracker
+
+EXPORTS = "exports"  # the default folder, in that of the runs
 
 
 class ExportError(MillError):
@@ -27,70 +31,97 @@ class ExportError(MillError):
     exit_code = 1
 
 
-def failure(target: Target, error: BaseException) -> ExportError:
-    """One line about an exception of a package, without keys."""
-    return ExportError(redact_text(f"{target.name}: {describe(error)}"))
+@dataclass(frozen=True)
+class Exporter:
+    """A file format or a tracker. Other packages name theirs in the entry point group `mill.exporters`."""
+
+    name: str
+    about: str
+    """What is stored, in a line."""
+    write: Callable[..., list[Path]] | None = None
+    """A file format: `write(runs, folder, samples=True)` returns the files that it wrote."""
+    open: Callable[[str, str, bool], Tracker] | None = None
+    """A tracker: `open(address, project, offline)` returns one for a single run; nothing is connected yet."""
+    address: str = ""
+    """What may follow the name and a colon: PROJECT or URI."""
+    check_address: Callable[[str], None] | None = None
+    """Raises for an address that cannot be one."""
+    options: tuple[str, ...] = ()
+    """Options of `mill export` that it takes, beside those of all formats or all trackers."""
+    package: str = ""
+    """What must be importable, and the extra of mill that installs it."""
+    extra: str = ""
+
+    @property
+    def is_tracker(self) -> bool:
+        return self.open is not None
+
+    def takes(self, option: str) -> bool:
+        return option in (*self.options, *(("project", "no_report") if self.is_tracker else ("out",)))
+
+    def check_installed(self, what: str) -> None:
+        if self.package and importlib.util.find_spec(self.package) is None:
+            raise MissingPackage(what, self.package, self.extra)
 
 
 @dataclass(frozen=True)
 class Target:
-    """A tracker with the address or project after the colon, or a file format."""
+    """An exporter, with the address or project after the colon."""
 
-    name: str
+    exporter: Exporter
     address: str = ""
 
     @property
-    def is_tracker(self) -> bool:
-        return self.name in TRACKERS
+    def name(self) -> str:
+        return self.exporter.name
+
+
+def builtin_exporters() -> dict[str, Exporter]:
+    """Every `Exporter` in a module of `mill.export`."""
+    names = [f"mill.export.{module.name}" for module in pkgutil.iter_modules(mill.export.__path__)]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    return {value.name: value for value in values if isinstance(value, Exporter)}
+
+
+def known_exporters() -> list[Exporter]:
+    """Those of mill and of other packages; one that cannot be imported is left out with a warning."""
+    found = []
+    for name in exporters:
+        try:
+            found.append(exporters.get(name))
+        except MillError as error:
+            warn(f"the target {name} cannot be used: {error}")
+    return found
+
+
+def names_taking(option: str) -> str:
+    """The targets that take an option of `mill export`."""
+    return ", ".join(exporter.name for exporter in known_exporters() if exporter.takes(option))
 
 
 def parse_target(text: str) -> Target:
     name, _, address = text.strip().partition(":")
-    if name not in (*TRACKERS, *FILES):
-        raise UnknownName("target", name, (*TRACKERS, *FILES), hint=f"targets are {', '.join((*TRACKERS, *FILES))}")
-    if address and name not in TRACKERS:
+    exporter: Exporter = exporters.get(name, hint=f"targets are {', '.join(exporters)}")
+    if address and not exporter.is_tracker:
         raise SpecError(f"{redact_address(text)}: {name} is a file format; --out names its folder")
-    if name in TRACKERS:
-        _check_tracker(name, address)
-    return Target(name, address)
+    if address and exporter.check_address is not None:
+        exporter.check_address(address)
+    return Target(exporter, address)
 
 
-def _check_tracker(name: str, address: str) -> None:
-    """Refuse an address that a tracker would repeat in its messages, with the password, or take for a project's name."""
-    if name == MLFLOW and looks_like_url(address):
-        return check_address(address, name)
-    login = re.match(r".*:.*@" if name != MLFLOW else r"(?!file:)[^/@:]*:(?!//).*@", address, re.DOTALL)
-    if login:
-        wanted = "http://host:port or the URI of a database" if name == MLFLOW else "the name of a project, not an address"
-        raise SpecError(f"{name}={redact_address(address)}: give {wanted}")
-
-
-def parse_trackers(texts: Sequence[str]) -> list[Target]:
-    """Targets that a run can be logged to while it is running."""
-    targets = [parse_target(text) for text in texts]
-    for target in targets:
-        if not target.is_tracker:
-            raise SpecError(f"{target.name} is a file format, written by `mill export`; trackers are {', '.join(TRACKERS)}")
-    return targets
-
-
-EXPORTS = "exports"  # the default folder, in that of the runs
-_WRITERS = {
-    "hub": ("mill.export.hub", "write_hub"),
-    "lm-eval": ("mill.export.lm_eval", "write_lm_eval"),
-    "inspect": ("mill.export.inspect_log", "write_inspect"),
-    "every-eval-ever": ("mill.export.every_eval_ever", "write_every_eval_ever"),
-    "parquet": ("mill.export.parquet", "write_parquet"),
-}
+def failure(target: Target, error: BaseException) -> ExportError:
+    """One line about an exception of a package, without keys."""
+    return ExportError(redact_text(f"{target.name}: {describe(error)}"))
 
 
 def write_target(runs: Sequence[ExportedRun], target: Target, folder: Path, *, samples: bool) -> list[Path]:
     """The files that were written. A marker says to `mill view` that these are runs of mill, not further ones."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file, and a folder is needed")
-    module, function = _WRITERS[target.name]
+    assert target.exporter.write is not None
+    target.exporter.check_installed(f"the target {target.name}")
     try:
-        written: list[Path] = getattr(importlib.import_module(module), function)(runs, folder, samples=samples)
+        written = target.exporter.write(runs, folder, samples=samples)
     except MillError:
         raise
     except Exception as error:  # packages that write a format may refuse anything

@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from mill.api.errors import MillError
+from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun, clean, flatten, result_name
+from mill.export.target import Target, failure
 from mill.metrics.estimate import Estimate
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
-from mill.support.files import json_text
+from mill.runs.folder import RESULTS
+from mill.support.files import json_text, read_bytes, write_atomically
 from mill.support.terminal import utf8
+from mill.view.offline import results_page
 
+DEFAULT_PROJECT = "mill"
 _MOST_TASKS = 20  # in the tag of a run
 
 
@@ -134,3 +141,32 @@ def _metrics(run: ExportedRun) -> dict[str, float]:
         "run/prompt_tokens": float(sum(session.prompt_tokens for session in run.sessions)),
         "run/output_tokens": float(sum(session.output_tokens for session in run.sessions)),
     }
+
+
+def track(
+    run: ExportedRun, target: Target, *, project: str = "", offline: bool = False, samples: bool = True, report: bool = True
+) -> str:
+    """Store a run, or what has changed of it. Returns where it is."""
+    assert target.exporter.open is not None
+    target.exporter.check_installed(f"the target {target.name}")
+    try:
+        tracker, entry = target.exporter.open(target.address, project or DEFAULT_PROJECT, offline), tracked(run)
+        tracker.start(entry)
+        with tempfile.TemporaryDirectory() as folder:
+            write_files(run, Path(folder), samples=samples, report=report)
+            return tracker.finish(entry, Path(folder))
+    except MillError:
+        raise
+    except Exception as error:  # packages of trackers raise anything
+        raise failure(target, error) from error
+
+
+def write_files(run: ExportedRun, folder: Path, *, samples: bool, report: bool) -> None:
+    """results.json, samples.parquet and report.html of a run."""
+    results = run.folder.path / RESULTS
+    if results.exists():
+        write_atomically(folder / RESULTS, read_bytes(results), root=folder, sync=False)
+    if samples:
+        write_samples([run], folder / "samples.parquet", folder)
+    if report:
+        write_atomically(folder / "report.html", results_page(run.folder.path), root=folder, sync=False)

@@ -6,15 +6,17 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import MissingPackage
+from mill.api.errors import SpecError
 from mill.export.run import FINISHED
-from mill.export.target import TRACKIO, WANDB, ExportError
+from mill.export.target import Exporter, ExportError
 from mill.export.tracker import TrackedRun
+from mill.support.secrets import redact_address
 
 _STATE = "mill.state"  # in the configuration of an entry: what was stored last
 # What wandb would read from this machine and process: command lines, installed packages, hardware, the git remote.
@@ -37,11 +39,8 @@ class WandbTracker:
 
     def __init__(self, package: str, project: str, *, offline: bool = False) -> None:
         os.environ.setdefault("WANDB_SILENT", "true")
-        try:
-            self._library: Any = importlib.import_module(package)
-        except ImportError:
-            raise MissingPackage(f"the target {package}", package, package) from None
-        self._is_wandb, self._project, self._offline = package == WANDB, project, offline
+        self._library: Any = importlib.import_module(package)
+        self._is_wandb, self._project, self._offline = package == "wandb", project, offline
         self._run: Any = None
         self._opened = self._stored = ""  # states of the run
 
@@ -114,7 +113,7 @@ class WandbTracker:
             yield
         failures = [str(one.message) for one in caught if "trackio" in str(one.message).lower()]
         if failures:
-            raise ExportError(f"{TRACKIO}: {failures[0]}")
+            raise ExportError(f"trackio: {failures[0]}")
 
 
 def _unique_name(run: TrackedRun) -> str:
@@ -123,3 +122,29 @@ def _unique_name(run: TrackedRun) -> str:
 
 def _config(run: TrackedRun) -> dict[str, str]:
     return {**run.params, **run.tags, _STATE: run.state}
+
+
+def _exporter(name: str, about: str, *options: str) -> Exporter:
+    def check(project: str) -> None:
+        """An address has a password, which these packages would take for a part of a project's name."""
+        if re.match(r".*:.*@", project, re.DOTALL):
+            raise SpecError(f"{name}={redact_address(project)}: give the name of a project, not an address")
+
+    return Exporter(
+        name=name,
+        about=about,
+        open=lambda address, project, offline: WandbTracker(name, address or project, offline=offline),
+        address="PROJECT",
+        check_address=check,
+        options=options,
+        package=name,
+        extra=name,
+    )
+
+
+WANDB = _exporter(
+    "wandb",
+    "a run of a project (`TEAM/PROJECT`), online, or offline for `wandb sync` (`--offline` or `WANDB_MODE=offline`)",
+    "offline",
+)
+TRACKIO = _exporter("trackio", "a run of a project, local, or where `TRACKIO_SPACE_ID` or `TRACKIO_SERVER_URL` say")

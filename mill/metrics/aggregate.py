@@ -26,7 +26,7 @@ def share(samples: Sequence[Sequence[float]]) -> Estimate:
     return mean([[value] for value in values]) if set(values) <= {0.0, 1.0} else bounded_mean(values)
 
 
-@register_metric("position_spread")
+@register_metric("position_spread", better="lower")
 def position_spread(samples: Sequence[Sequence[Opaque]]) -> Estimate:
     """The largest minus the smallest accuracy by the letter of the right choice, of samples that have the share of right
     answers by letter.
@@ -67,7 +67,7 @@ def _by_letter(repeats: Sequence[Opaque]) -> dict[str, float]:
 MIN_SAMPLES = 30  # for an interval, since the standard error is one for large samples
 
 
-@register_metric("kappa")
+@register_metric("kappa", better="higher")
 def kappa(samples: Sequence[Sequence[Value]]) -> Estimate:
     """Cohen's kappa from pairs of ratings, with its large-sample standard error; repeats of a sample count as one.
 
@@ -128,7 +128,7 @@ def count(samples: Sequence[Repeats]) -> Estimate:
     return estimate if estimate.stderr else replace(estimate, low=None, high=None)
 
 
-@register_metric("perplexity")
+@register_metric("perplexity", better="lower")
 def perplexity(samples: Sequence[Repeats]) -> Estimate:
     """exp(-sum of log-likelihoods / sum of units), from (log-likelihood, units) pairs."""
     rate = _rate(samples)
@@ -140,7 +140,7 @@ def perplexity(samples: Sequence[Repeats]) -> Estimate:
     return Estimate(value, value * rate.stderr, _exp(-rate.high), _exp(-rate.low), rate.n)
 
 
-@register_metric("bits_per_unit")
+@register_metric("bits_per_unit", better="lower")
 def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
     """-sum of log-likelihoods / sum of units / ln 2, from (log-likelihood, units) pairs."""
     rate = _rate(samples)

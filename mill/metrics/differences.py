@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mill.api.registry import metrics
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion
 from mill.metrics.paired import Z95, mcnemar, mean_difference, p_of_zero, rate_difference
@@ -17,24 +18,26 @@ HIGHER, LOWER, UNKNOWN = 1, -1, 0
 _HIGHER = {
     "acc", "acc_norm", "acc5", "acc_mutual_info", "acc_bytes", "accuracy", "relaxed_accuracy", "balanced_accuracy",
     "exact_match", "exact_match_flexible", "exact_match_first", "em", "exact", "contains", "quasi_exact_match",
-    "pass", "maj", "avg", "best", "recall", "precision", "f1", "f1_macro", "mcc", "kappa", "anls", "map", "mrr", "ndcg",
+    "pass", "maj", "avg", "best", "recall", "precision", "f1", "f1_macro", "mcc", "anls", "map", "mrr", "ndcg",
     "bleu", "sacrebleu", "chrf", "rouge", "rouge1", "rouge2", "rougel", "rougelsum", "meteor", "cider", "bertscore",
     "judge", "consistency", "mc1", "mc2", "prompt_level_strict_acc", "prompt_level_loose_acc", "inst_level_strict_acc",
     "inst_level_loose_acc",
 }  # fmt: skip
 _LOWER = {
-    "perplexity", "word_perplexity", "byte_perplexity", "token_perplexity", "ppl", "bits_per_byte", "bits_per_unit",
+    "word_perplexity", "byte_perplexity", "token_perplexity", "ppl", "bits_per_byte",
     "bits_per_word", "bits_per_token", "loss", "nll", "ter", "wer", "cer", "brier_score", "ece", "mae", "mse", "rmse",
-    "unreadable", "position_spread", "failed_calls",
+    "unreadable", "failed_calls",
 }  # fmt: skip
 _FILTER = re.compile(r",.*")  # a filter of lm-eval, or a metric over repeats: exact_match,pass@8
 _COUNT = re.compile(r"@\d+$")
 
 
 def direction(metric: str) -> int:
-    """HIGHER where more is better, LOWER where less is, UNKNOWN for every other name, such as one of a user's task."""
+    """HIGHER where more is better, LOWER where less is: as the registered metric of this name says, or by the names that
+    tasks and other packages use. UNKNOWN for every other name."""
     name = _COUNT.sub("", _FILTER.sub("", metric)).rpartition("/")[2].lower()
-    return HIGHER if name in _HIGHER else LOWER if name in _LOWER else UNKNOWN
+    better = getattr(metrics.get(name), "better", "") if name in metrics else ""
+    return HIGHER if better == "higher" or name in _HIGHER else LOWER if better == "lower" or name in _LOWER else UNKNOWN
 
 
 Units = tuple[float, float]

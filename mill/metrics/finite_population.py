@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from mill.metrics.distributions import t_quantile
-from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
+from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval, t_quantile
 from mill.metrics.paired import Z95, mean_of
 
 

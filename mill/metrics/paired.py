@@ -7,8 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mill.metrics.distributions import beta_cdf, t_p_value, t_quantile
-from mill.metrics.estimate import NOTHING, TAIL, Estimate, around, exact_interval
+from mill.metrics.estimate import NOTHING, TAIL, Estimate, around, beta_cdf, exact_interval, t_p_value, t_quantile
 
 Z95 = 1.959963984540054
 MAX_EXACT = 500  # binomials are exact integers up to here, then computed by logarithms

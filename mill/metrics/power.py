@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from mill.metrics.distributions import beta_cdf
+from mill.metrics.estimate import beta_cdf
 
 POWER = 0.8  # how often a loss that counts as detectable is found
 _PRECISION = 1e-4  # of a share

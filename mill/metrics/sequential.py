@@ -22,9 +22,8 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from mill.api.errors import DataError, SpecError
-from mill.metrics.distributions import beta_cdf
-from mill.metrics.estimate import TAIL
+from mill.api.errors import DataError
+from mill.metrics.estimate import TAIL, beta_cdf
 
 _STRENGTH = 1.7  # observations that the beta distribution is worth, for each square root of the population's size
 
@@ -159,9 +158,6 @@ class Bets:
         return low
 
 
-DIRECTIONS = (">", ">=", "<", "<=")
-
-
 class Decider:
     """Whether the mean over a population is above or below a bound: `direction` is one of > >= < <=.
 
@@ -179,7 +175,6 @@ class Decider:
         limits: tuple[float, float] = (0.0, 1.0),
         binary: bool = False,
     ) -> None:
-        _check(bound, direction, population, alpha, limits, binary)
         self._bound, self._direction, self._size, self._alpha = bound, direction, population, alpha
         self._limits, self._binary = limits, binary
         self._blocks: list[tuple[float, ...]] = []
@@ -293,18 +288,3 @@ class Decider:
     def _unscaled(self, value: float) -> float:
         low, high = self._limits
         return low + value * (high - low)
-
-
-def _check(bound: float, direction: str, population: int, alpha: float, limits: tuple[float, float], binary: bool) -> None:
-    if direction not in DIRECTIONS:
-        raise SpecError(f"a sequential test needs a direction, one of {' '.join(DIRECTIONS)}, not {direction!r}")
-    if population < 1:
-        raise SpecError(f"a sequential test needs a population of at least one sample, not {population}")
-    if not 0 < alpha < 1:
-        raise SpecError(f"a sequential test needs an alpha between 0 and 1, not {alpha:g}")
-    if not (math.isfinite(limits[0]) and math.isfinite(limits[1]) and limits[0] < limits[1]):
-        raise SpecError(f"a sequential test needs finite limits of a value, not {limits[0]:g} and {limits[1]:g}")
-    if binary and limits != (0.0, 1.0):
-        raise SpecError(f"zeros and ones have the limits 0 and 1, not {limits[0]:g} and {limits[1]:g}")
-    if math.isnan(bound):
-        raise SpecError("a sequential test needs a number as its bound, not NaN")

@@ -16,9 +16,8 @@ from typing import Any
 
 from mill.api.errors import ModelError, UnknownName
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO
-from mill.compat import gguf
-from mill.models.spec.fingerprint import file_digest, folder_digest, model_files, weights_size
-from mill.models.spec.remote_code import announce_remote_code
+from mill.compat import cached_gguf_reads
+from mill.models.spec.fingerprint import announce_remote_code, file_digest, folder_digest, model_files, weights_size
 from mill.support.clocks import LOADING, phase
 from mill.support.terminal import describe
 from mill.support.validate import read_file
@@ -216,7 +215,7 @@ def load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
 def _quick_gguf() -> Iterator[None]:
     """Reads are cached. The conversion draws a progress bar, which does not belong in a log file."""
     quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
-    with quiet, gguf.cached_reads():
+    with quiet, cached_gguf_reads():
         yield
 
 

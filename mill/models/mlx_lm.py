@@ -15,10 +15,9 @@ from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities, StreamC
 from mill.api.reasoning import tags_of
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.compat.mlx import model_folder, rope_overrides
+from mill.compat import model_folder, rope_overrides
 from mill.metrics.divergence import common_start
-from mill.models.spec.fingerprint import folder_digest, weights_size
-from mill.models.spec.remote_code import announce_remote_code
+from mill.models.spec.fingerprint import announce_remote_code, folder_digest, weights_size
 from mill.models.token_model import TokenModel
 from mill.models.tokens.generated import TokenLogprobs, as_tokens
 from mill.models.tokens.pairs import TokenPair

@@ -18,7 +18,7 @@ from mill.options.text import check_price, make_price, parse_pairs, read_dollars
 from mill.runs.sampling import read_claim
 
 if TYPE_CHECKING:
-    from mill.runs.plan import RunConfig
+    from mill.runs.evaluate import RunConfig
     from mill.runs.sampling import SampleChoice
 
 
@@ -305,7 +305,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         from mill.execute.choose import ExecutorChoice
         from mill.metrics.repeats import read_repeat_metrics
         from mill.models.spec.parse import Spec, make_spec
-        from mill.runs.plan import RunConfig
+        from mill.runs.evaluate import RunConfig
 
         repeat_metrics = read_repeat_metrics(self.repeat_metrics, self.repeats, judged=self.judge is not None)
         return RunConfig(

@@ -7,8 +7,9 @@ import math
 import numbers
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError, SpecError, UnknownName
+from mill.api.registry import own_names
+from mill.support.clocks import own_clock
 from mill.support.secrets import is_secret, redact_text
+from mill.support.terminal import own_warnings
 
 REMOVED = {"reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone"}
 
@@ -289,3 +294,11 @@ def _range(info: inspect.IntType | inspect.FloatType) -> str:
     if info.ge is None:
         return ""
     return f" from {info.ge} to {info.le}" if info.le is not None else f" of at least {info.ge:g}"
+
+
+@contextmanager
+def one_call(given: Mapping[str, Any]) -> Iterator[None]:
+    """What the options allow, the names that their files register, and which warnings were logged end with this context."""
+    consent = Consent(**{field.name: given[field.name] for field in fields(Consent) if given.get(field.name)})
+    with consenting(consent), own_names(), own_warnings(), own_clock():
+        yield

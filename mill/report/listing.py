@@ -27,6 +27,7 @@ ENDINGS = {
     ".parquet": PARQUET,
     ".html": HTML,
 }
+LATEX = 'write CSV, and pandas.read_csv("scores.csv").to_latex() makes a table of it'
 PAGE_HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -146,6 +147,8 @@ def form_of(out: str | None, form: str) -> str:
     ending = Path(out).suffix.lower() if out else ""
     if not out or form != TABLE:
         return form
+    if ending == ".tex":
+        raise SpecError(f"--out {out}: LaTeX was removed: {LATEX}")
     if ending and ending not in ENDINGS:
         raise SpecError(f"--out {out}: endings are {', '.join(ENDINGS)}, or give --format")
     return ENDINGS.get(ending, CSV)

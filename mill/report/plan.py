@@ -85,7 +85,7 @@ def _estimate_line(plan: Plan, expected: RunEstimate) -> str:
     seconds = "time unknown" if expected.seconds is None else f"about {shown_seconds(max(1, round(expected.seconds)))}"
     source = f" (rates of {rates.requests:,} requests in {rates.run})" if rates is not None else ""
     first = ", of dialogs the first round alone" if any(one.task.multi_round for one in plan.tasks) else ""
-    first += ", of the first part of the samples" if plan.samples.staged else ""
+    first += ", of the first part of the samples" if plan.config.samples.staged else ""
     judge = ", without the judge" if plan.judging is not None else ""
     first += ", without the tokens of images, video and audio" if expected.without_media else ""
     return f"estimate for {plan.model.model_name}: {prompt} and {output}, {cost}, {seconds}{source}{first}{judge}"
@@ -93,14 +93,14 @@ def _estimate_line(plan: Plan, expected: RunEstimate) -> str:
 
 def _budget_lines(plan: Plan, expected: RunEstimate) -> list[str]:
     """How far the budget reaches."""
-    limits = plan.limits
+    limits = plan.config.limits
     if not limits:
         return []
     amounts = [f"{shown_tokens(limits.tokens)} tokens"] if limits.tokens is not None else []
     amounts += [shown_dollars(limits.cost)] if limits.cost is not None else []
     amounts += [shown_seconds(limits.seconds)] if limits.seconds is not None else []
     share = reach(plan, expected)
-    enough = "would be enough for the first part" if plan.samples.staged else "would be enough"
+    enough = "would be enough for the first part" if plan.config.samples.staged else "would be enough"
     far = enough if share >= 1 else f"would reach about {int(share * expected.samples):,}"
     which = "" if share >= 1 else f" of the {expected.samples:,} samples that are left"
     unknown = "" if limits.seconds is None or expected.seconds is not None else "; its time is not known"

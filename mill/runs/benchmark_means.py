@@ -135,12 +135,9 @@ def _weights(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark])
     """The share of each of `_leaves` in the mean: by the sizes of their data, or equal ones."""
     entries = [lookup[name] for name in benchmark.tasks]
     inner = [_weights(entry, lookup) if isinstance(entry, Benchmark) else [1.0] for entry in entries]
-    sizes = [_size(entry, lookup) if benchmark.weighted else 1 for entry in entries]
+    leaves = [_leaves(entry, lookup) if isinstance(entry, Benchmark) else [entry] for entry in entries]
+    sizes = [sum(leaf.total for leaf in some) if benchmark.weighted else 1 for some in leaves]
     return [weight * size / sum(sizes) for weights, size in zip(inner, sizes, strict=True) for weight in weights]
-
-
-def _size(entry: TaskResult | Benchmark, lookup: Mapping[str, TaskResult | Benchmark]) -> int:
-    return sum(leaf.total for leaf in _leaves(entry, lookup)) if isinstance(entry, Benchmark) else entry.total
 
 
 def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:

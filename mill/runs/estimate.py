@@ -76,7 +76,7 @@ def estimate(plan: Plan, todo: Sequence[Request], counted: int | None, samples: 
 
 def reach(plan: Plan, expected: RunEstimate) -> float:
     """The share of what is left of a run that its budget has room for, after what was spent already; 1 where all fits."""
-    limits, (spent, seconds) = plan.limits, spent_so_far(plan.folder)
+    limits, (spent, seconds) = plan.config.limits, spent_so_far(plan.folder)
     needed: list[tuple[float, float]] = []
     if limits.tokens is not None:
         needed.append((limits.tokens - sum(usage.total for usage in spent.values()), expected.usage.total))

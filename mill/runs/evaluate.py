@@ -15,15 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
-from mill.api.budget import BudgetLimits, Prices
+from mill.api.budget import BudgetLimits, Price, Prices
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
 from mill.execute.choose import ExecutorChoice, make_backend
-from mill.execute.executor import Executor, LocalBackend
+from mill.execute.executor import Answers, Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
 from mill.execute.ranks import LockStepExecutor, Ranks
 from mill.execute.sample_state import SampleState, run_samples
@@ -43,12 +44,39 @@ from mill.runs.sampling import SampleChoice, SampleGroup
 from mill.runs.schema import Decision
 from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
 from mill.runs.task_plan import TaskPlan
-from mill.sandbox import sandbox_label
 from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
 from mill.support.processes import deferred_interrupt
 from mill.support.terminal import warn
 
 FINISHED = ("finished", "stopped")  # how a session ends that was not disturbed
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What a run is made of beside its model and tasks, as `mill eval` and `mill.evaluate` get it."""
+
+    output_dir: Path
+    settings: RenderSettings = field(default_factory=RenderSettings)
+    samples: SampleChoice = field(default_factory=SampleChoice)
+    fresh: bool = False
+    batch_size: int | None = None
+    wait: float = 0.0
+    """How many seconds a server may take to come up."""
+    exact: bool = False
+    """For backends that take it: the others share no computation that would have to be switched off."""
+    chat: bool | None = None
+    """Whether to apply the chat template; None leaves it to the settings and the spec."""
+    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
+    judge: Spec | None = None
+    repeat_metrics: tuple[RepeatMetric, ...] | None = None
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    price: Price | None = None
+    judge_price: Price | None = None
+    steered: bool = False
+    """Whether the caller takes the samples, part after part."""
+    condition: str = ""
+    """What is measured, such as the number of requests in flight. Runs under a condition have their own folder and share no
+    responses with other runs."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +86,15 @@ class Plan:
     spec: Spec
     model: MillModel
     tasks: Sequence[TaskPlan]
-    settings: RenderSettings
     identity: Mapping[str, Any]
     folder: RunFolder
     record: Record
+    config: RunConfig
     fresh: bool = False
-    condition: str = ""
+    """Whether the run was started fresh, perhaps by an earlier command."""
     benchmarks: Sequence[Benchmark] = ()
     groups: Sequence[SampleGroup] = ()
-    samples: SampleChoice = field(default_factory=SampleChoice)
-    steered: bool = False
-    """Whether the caller takes the samples, part after part, instead of `Run.answer_all`."""
-    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
     judging: JudgeRunner | None = None
-    repeat_metrics: Sequence[RepeatMetric] | None = None
-    """Over the repeats of a sample; None for the default ones."""
-    limits: BudgetLimits = field(default_factory=BudgetLimits)
-    """The budget of the run, over all processes that ever work on it."""
     prices: Prices = field(default_factory=dict)
     seconds_before: Mapping[str, float] = field(default_factory=dict)
     """How long each phase of planning took."""
@@ -87,13 +107,14 @@ class Plan:
 
     def stages(self) -> Stages | None:
         """What decides which samples are next, where they are taken part after part."""
-        if self.steered or not self.samples.staged:
+        choice = self.config.samples
+        if self.config.steered or not choice.staged:
             return None
-        orders = make_orders(self.groups, self.tasks, self.settings.seed or 0, stratified=self.samples.decide is None)
-        if self.samples.decide is not None:
-            return DecisionStages(orders, self.samples.decide)
-        assert self.samples.precision is not None
-        return PrecisionStages(orders, self.samples.precision)
+        orders = make_orders(self.groups, self.tasks, self.config.settings.seed or 0, stratified=choice.decide is None)
+        if choice.decide is not None:
+            return DecisionStages(orders, choice.decide)
+        assert choice.precision is not None
+        return PrecisionStages(orders, choice.precision)
 
     def tasks_with(self, states: Sequence[SampleState]) -> list[TaskPlan]:
         """The tasks with these samples alone."""
@@ -135,7 +156,7 @@ class Plan:
                 check_same_plan(ranks, self.states)
             lock.enter_context(run.session)
             if run.first:
-                run.write_plan([] if self.samples.staged else self.tasks)
+                run.write_plan([] if self.config.samples.staged else self.tasks)
             if run.share is not None:
                 run.share.start(run.session)
             else:
@@ -159,7 +180,7 @@ class Run:
         self.executor = self._make_executor()
         self.share = RankShare(ranks, self.executor, plan.record) if ranks is not None else None
         self.session = self._make_session()
-        self.meter = Meter(plan.limits, plan.prices, self.session, processes=ranks.size if ranks is not None else 1)
+        self.meter = Meter(plan.config.limits, plan.prices, self.session, processes=ranks.size if ranks is not None else 1)
         self.answered: list[SampleState] = []
         self._ahead = SamplesAhead(plan.folder, plan.model)
         self._entry: dict[str, Any] = {}
@@ -169,13 +190,14 @@ class Run:
 
     def _make_session(self) -> SessionFile:
         tasks = [one.task.name for one in self.plan.tasks] if self.first else []  # rank 0 waits for all
-        beat_s = BUDGET_BEAT_S if self.plan.limits else BEAT_S
-        return SessionFile(self.plan.folder, tasks, beat_s=beat_s)
+        beat_s = BUDGET_BEAT_S if self.plan.config.limits else BEAT_S
+        elsewhere = self.share.sessions if self.share is not None else None
+        return SessionFile(self.plan.folder, tasks, beat_s=beat_s, elsewhere=elsewhere)
 
     def _make_executor(self) -> Executor:
         plan = self.plan
         if self.ranks is None:
-            backend = make_backend(plan.executor, plan.spec, plan.model)
+            backend = make_backend(plan.config.executor, plan.spec, plan.model)
             return Executor(backend, plan.record, quiet=self.quiet, on_first_response=self._start_ahead)
         if not plan.model.lock_step:
             return Executor(LocalBackend(plan.model), plan.record, quiet=self.quiet)
@@ -185,18 +207,18 @@ class Run:
     @property
     def tasks(self) -> Sequence[TaskPlan]:
         """The tasks with the samples that are part of the run: all, or those that were taken so far."""
-        return self.plan.tasks_with(self.answered) if self.plan.samples.staged else self.plan.tasks
+        return self.plan.tasks_with(self.answered) if self.plan.config.samples.staged else self.plan.tasks
 
-    def ask(self, requests: Sequence[Request]) -> None:
+    def ask(self, requests: Sequence[Request]) -> Answers:
         """Answer requests that belong to no task."""
-        self.executor.run(requests)
+        return self.executor.run(requests)
 
     def answer(self, states: Sequence[SampleState]) -> None:
         """Ask what is not recorded, until every dialog is over. Where the answers to earlier samples were superseded, those
         are asked again."""
         superseded = self.executor.superseded
         self.answered += states
-        if self.first and self.plan.samples.staged:
+        if self.first and self.plan.config.samples.staged:
             self.write_plan(self.tasks)
         self._answer(states)
         if any(self.exchange(self.executor.superseded != superseded)):
@@ -225,23 +247,12 @@ class Run:
     @property
     def scores(self) -> RunScores:
         """How the samples are scored, with what is known by now."""
-        plan = self.plan
-        return RunScores(
-            self.tasks,
-            plan.benchmarks,
-            plan.settings,
-            plan.repeat_metrics,
-            plan.judging,
-            plan.groups,
-            self.decisions,
-            plan.samples.staged and not plan.steered,
-            self.meter.stopped,
-        )
+        return RunScores(self.plan, self.tasks, self.decisions, self.meter.stopped)
 
     def leave(self) -> None:
         """End the session."""
         if self.share is not None:
-            self.share.end()
+            self.share.end(self.session)
         if self.first:
             self._ahead.finish_prompts(self.answered)
         self.ending.close()
@@ -255,21 +266,10 @@ class Run:
         """Write the manifest, and the samples of tasks that no earlier session has written: before they are answered, or
         beside that."""
         plan = self.plan
-        if not plan.condition:  # the texts that a check scores are other ones each time
+        if not plan.config.condition:  # the texts that a check scores are other ones each time
             for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
                 warn(warning)
-        covered = manifest.update_manifest(
-            self.session,
-            spec=plan.spec,
-            model_name=plan.model.model_name,
-            identity=plan.identity,
-            settings=plan.settings,
-            plans=tasks,
-            fresh=plan.fresh,
-            condition=plan.condition,
-            judge=plan.judging.label if plan.judging is not None else "",
-            sandbox=sandbox_label([one.task for one in tasks]),
-        )
+        covered = manifest.update_manifest(self.session, plan, tasks)
         self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
         startup = plan.model.startup
         if self.ranks is not None or startup is None or not startup.loading or not self._ahead.fixed:

@@ -14,7 +14,7 @@ from mill.api.model import MillModel, has_chat_template
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Task
-from mill.execute.executor import Executor, LocalBackend, Tally
+from mill.execute.executor import Answers, Executor, LocalBackend, Tally
 from mill.execute.meter import JUDGE, Meter
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
@@ -50,8 +50,9 @@ class JudgeRunner:
         before, the samples that are left have no judgements."""
         record = Record(self.folder, shareable=False, root=self.root)
         executor = Executor(LocalBackend(self.model), record, quiet=quiet)
+        answers: Answers = {}
         pending = [
-            (samples, index, [_Judging(task, sample, responses) for responses in sample.responses])
+            (samples, index, [_Judging(task, sample, responses, record, answers) for responses in sample.responses])
             for task, samples in judged
             for index, sample in enumerate(samples)
             if sample.unanswered is None
@@ -60,23 +61,23 @@ class JudgeRunner:
         try:
             try:
                 with executor.metered(meter, JUDGE) if meter is not None else nullcontext():
-                    while requests := [request for one in judging for request in self._next_requests(one, record)]:
-                        executor.run(requests)
+                    while requests := [request for one in judging for request in self._next_requests(one)]:
+                        answers |= executor.run(requests)
                 record.refuse_removed()
             finally:  # a judge that broke down has judged some, and failed on the others
                 for samples, index, repeats in pending:
-                    if executor.stopped and any(one.unsent(record) for one in repeats):
+                    if executor.stopped and any(one.unsent for one in repeats):
                         continue
-                    samples[index] = replace(samples[index], judgements=[one.texts(record) for one in repeats])
+                    samples[index] = replace(samples[index], judgements=[one.texts() for one in repeats])
         finally:
             record.close()
             executor.backend.close()
         return executor.tally
 
-    def _next_requests(self, one: _Judging, record: Record) -> list[Request]:
+    def _next_requests(self, one: _Judging) -> list[Request]:
         """Empty where the task has no more, where a judgement failed, and where the task fails to build the prompt: that
         counts as a failure of the judge."""
-        texts = [text for text in one.texts(record) if text is not None]
+        texts = [text for text in one.texts() if text is not None]
         if one.failed or len(texts) < len(one.requests):
             return []
         try:
@@ -99,28 +100,30 @@ class _Judging:
     task: Task
     sample: RunSample
     responses: Sequence[Response]
+    record: Record
+    answers: Answers
+    """Of the judge, in this session."""
     requests: list[Request] = field(default_factory=list)
     failed: bool = False
     """Whether the task could not build a request."""
 
-    def unsent(self, record: Record) -> bool:
+    @property
+    def unsent(self) -> bool:
         """Whether a request was not sent to the judge."""
-        return any(not request.resps and _judgement(request, record) is None for request in self.requests)
+        return any(one.key not in self.answers and self._text(one) is None for one in self.requests)
 
-    def texts(self, record: Record) -> list[str | None]:
-        texts = [_judgement(request, record) for request in self.requests]
-        return [None, None] if self.failed else texts
+    def texts(self) -> list[str | None]:
+        return [None, None] if self.failed else [self._text(request) for request in self.requests]
 
-
-def _judgement(request: Request, record: Record) -> str | None:
-    """The judge's text; None where the request failed or was not sent."""
-    if request.resps:
-        return request.resps[0].text
-    try:
-        recorded = record.response(request.key)
-    except RunError:  # the run ends with the first error
-        return None
-    return recorded.text if recorded is not None else None
+    def _text(self, request: Request) -> str | None:
+        """The judge's text; None where the request failed or was not sent."""
+        if request.key in self.answers:
+            return self.answers[request.key][0].text
+        try:
+            recorded = self.record.response(request.key)
+        except RunError:  # the run ends with the first error
+            return None
+        return recorded.text if recorded is not None else None
 
 
 def failed_judgements(scored: Iterable[RunSample]) -> int:

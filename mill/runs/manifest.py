@@ -10,20 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mill import __version__
 from mill.api.model import ComputeDevice
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
-from mill.models.spec.parse import Spec
 from mill.runs.folder import MANIFEST
 from mill.runs.sampling import replaces
 from mill.runs.schema import Entry, SessionEntry, TaskEntry
 from mill.runs.session import TOP, SessionFile, read_entries
 from mill.runs.task_plan import TaskPlan
+from mill.sandbox import sandbox_label
 from mill.support.files import unique_name
 from mill.support.secrets import redact, redact_command
+
+if TYPE_CHECKING:
+    from mill.runs.evaluate import Plan
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "numpy")
 
@@ -47,19 +50,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def update_manifest(
-    session: SessionFile,
-    *,
-    spec: Spec,
-    model_name: str,
-    identity: Mapping[str, Any],
-    settings: RenderSettings,
-    plans: Sequence[TaskPlan],
-    fresh: bool,
-    condition: str = "",
-    judge: str = "",
-    sandbox: str = "",
-) -> set[str]:
+def update_manifest(session: SessionFile, plan: Plan, plans: Sequence[TaskPlan]) -> set[str]:
     """Write the manifest before the first request; tasks of earlier sessions stay.
 
     Returns the names of tasks whose samples an earlier session has written already, or had more of.
@@ -67,27 +58,27 @@ def update_manifest(
     folder = session.folder
     known = read_entries(folder, MANIFEST, "tasks", TaskEntry)
     tasks, covered = {}, set()
-    for plan in plans:
-        entry, earlier = _task_entry(plan), known.get(plan.task.name)
-        other = earlier is not None and earlier.n < earlier.total and replaces(plan.sampled, earlier.sampled)
+    for one in plans:
+        entry, earlier = _task_entry(one), known.get(one.task.name)
+        other = earlier is not None and earlier.n < earlier.total and replaces(one.sampled, earlier.sampled)
         if earlier and not other and earlier.data_hash == entry["data_hash"] and entry["n"] <= earlier.n <= entry["total"]:
-            if entry["n"] < earlier.n or folder.samples_file(plan.task.name).exists():
-                covered.add(plan.task.name)
+            if entry["n"] < earlier.n or folder.samples_file(one.task.name).exists():
+                covered.add(one.task.name)
             entry |= {"n": earlier.n, "sampled": asdict(earlier.sampled) if earlier.sampled is not None else None}
-        tasks[plan.task.name] = Entry(entry, weight=entry["n"])
+        tasks[one.task.name] = Entry(entry, weight=entry["n"])
     top = {
         "id": str(folder.read(MANIFEST).get("id") or unique_name()),  # trackers find the run by it
         "model": {
-            "name": model_name,
-            "backend": spec.backend,
-            "arguments": redact(spec.arguments),
-            "identity": dict(identity),
+            "name": plan.model.model_name,
+            "backend": plan.spec.backend,
+            "arguments": redact(plan.spec.arguments),
+            "identity": dict(plan.identity),
         },
-        "settings": asdict(settings),
-        "fresh": fresh,
-        **({"condition": condition} if condition else {}),
-        **({"judge": judge} if judge else {}),
-        **({"sandbox": sandbox} if sandbox else {}),
+        "settings": asdict(plan.config.settings),
+        "fresh": plan.fresh,
+        **({"condition": plan.config.condition} if plan.config.condition else {}),
+        **({"judge": plan.judging.label} if plan.judging is not None else {}),
+        **({"sandbox": label} if (label := sandbox_label([one.task for one in plans])) else {}),
         "versions": versions(),
     }
     session.publish(MANIFEST, {TOP: {name: Entry(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,9 @@ from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
 from mill.runs.record import Record
-from mill.runs.session import SessionFile
+from mill.runs.schema import SessionState
+from mill.runs.session import SessionFile, States
+from mill.support.validate import convert
 
 LINES = 1000  # of a record, that a rank tells at once
 
@@ -25,10 +27,13 @@ class RankShare:
 
     def __init__(self, ranks: Ranks, executor: Executor, record: Record) -> None:
         self._ranks, self._executor, self._record = ranks, executor, record
+        self._known: dict[str, SessionState] = {}
+        self._over = False
 
     def start(self, session: SessionFile) -> None:
         if self._ranks.first:
             session.take_turn()
+        self.sessions(session.states())
         self._ranks.exchange("it is our turn")
         if not self._ranks.first:
             session.take_turn()
@@ -43,10 +48,22 @@ class RankShare:
             executor.meter.stop(stopped)
         _gather(ranks, self._record, parts, partial=bool(stopped))
 
-    def end(self) -> None:
+    def end(self, session: SessionFile) -> None:
+        self.sessions(session.states())
         tallies = self._ranks.exchange(asdict(self._executor.tally))
         if self._ranks.first:
             self._executor.tally = _total(tallies)
+        self.sessions({})
+        self._over = True
+
+    def sessions(self, own: States) -> States:
+        """Tell the other ranks of the sessions that are known here; returns those that they have told of, whose files this
+        rank may not see."""
+        if own and not self._over:
+            self._ranks.publish("sessions", {name: asdict(replace(one, published={})) for name, one in own.items()})
+        for given in [] if self._over else self._ranks.published("sessions"):
+            self._known |= convert(given, dict[str, SessionState], "what another rank tells of its sessions", RunError)
+        return self._known
 
 
 def check_same_plan(ranks: Ranks, states: Sequence[SampleState]) -> None:
@@ -107,7 +124,7 @@ def _total(tallies: Iterable[dict[str, Any]]) -> Tally:
 def _lines(states: Iterable[SampleState]) -> Iterator[dict[str, Any]]:
     """As `Record.adopt` takes them."""
     for state in states:
-        for request in (one for one in state.all_requests() if one.resps):
-            for clone, response in zip(request.clones(), request.resps, strict=True):
+        for request in state.all_requests():
+            for clone, response in zip(request.clones(), state.answers.get(request.key, ()), strict=False):
                 head = {"key": clone.key, "kind": clone.kind, "deterministic": clone.deterministic}
                 yield {**head, "response": response.to_dict()}

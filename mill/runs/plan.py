@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from mill.api.budget import BudgetLimits, Price, Prices
+from mill.api.budget import Prices
 from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, Priced
-from mill.api.task import RenderSettings
-from mill.execute.choose import LOCAL, ExecutorChoice, check_servers
+from mill.execute.choose import LOCAL, check_servers
 from mill.execute.meter import JUDGE, MODEL
-from mill.metrics.repeats import RepeatMetric
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.runs import manifest
 from mill.runs.adaptive import refuse_metric, with_positions
-from mill.runs.evaluate import Plan
+from mill.runs.evaluate import Plan, RunConfig
 from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
 from mill.runs.record import Record
-from mill.runs.sampling import SampleChoice, groups_of
+from mill.runs.sampling import groups_of
 from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
 from mill.runs.session import read_entries
 from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
@@ -31,34 +28,6 @@ from mill.support.files import refuse_links
 from mill.support.terminal import warn
 from mill.support.validate import convert
 from mill.tasks.load import Selection
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """What a run is made of beside its model and tasks, as `mill eval` and `mill.evaluate` get it."""
-
-    output_dir: Path
-    settings: RenderSettings = field(default_factory=RenderSettings)
-    samples: SampleChoice = field(default_factory=SampleChoice)
-    fresh: bool = False
-    batch_size: int | None = None
-    wait: float = 0.0
-    """How many seconds a server may take to come up."""
-    exact: bool = False
-    """For backends that take it: the others share no computation that would have to be switched off."""
-    chat: bool | None = None
-    """Whether to apply the chat template; None leaves it to the settings and the spec."""
-    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
-    judge: Spec | None = None
-    repeat_metrics: tuple[RepeatMetric, ...] | None = None
-    limits: BudgetLimits = field(default_factory=BudgetLimits)
-    price: Price | None = None
-    judge_price: Price | None = None
-    steered: bool = False
-    """Whether the caller takes the samples, part after part."""
-    condition: str = ""
-    """What is measured, such as the number of requests in flight. Runs under a condition have their own folder and share no
-    responses with other runs."""
 
 
 def plan(spec: Spec | str, selection: Selection, options: RunConfig, *, starts: bool = False) -> Plan:
@@ -110,11 +79,6 @@ def plan_run(spec: Spec, model: MillModel, selection: Selection, options: RunCon
         tasks=tasks,
         benchmarks=selection.benchmarks,
         groups=groups_of(selection),
-        samples=options.samples,
-        steered=options.steered,
-        executor=options.executor,
-        repeat_metrics=options.repeat_metrics,
-        limits=options.limits,
         prices=_prices(model, recorded.judging, options),
     )
     if options.samples.staged and not options.steered:
@@ -144,7 +108,7 @@ def _prices(model: MillModel, judging: JudgeRunner | None, options: RunConfig) -
 
 def _refuse_undecidable(plan: Plan) -> None:
     """Refuse tasks that have no mean to decide about."""
-    claim = plan.samples.decide
+    claim = plan.config.samples.decide
     if claim is not None and not 0 <= claim.bound <= 1:
         raise SpecError(f"--decide {claim.text}: the metrics of tasks that can be decided are between 0 and 1")
     for benchmark in plan.benchmarks if claim is not None else ():
@@ -173,7 +137,7 @@ def plan_record(spec: Spec, model: MillModel, options: RunConfig, judging: Judge
     record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
     if judging is not None and fresh:  # a fresh run is judged afresh
         judging = replace(judging, folder=folder.path / "judge", root=folder.root)
-    return Plan(spec, model, (), settings, identity, folder, record, fresh, condition, judging=judging)
+    return Plan(spec, model, (), identity, folder, record, options, fresh, judging=judging)
 
 
 def _was_fresh(folder: RunFolder) -> bool:

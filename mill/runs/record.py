@@ -88,13 +88,6 @@ class Record:
             warn(f"a response of another run is not reused: {error}")
             return None
 
-    def _distribution(self, key: str) -> Path:
-        return self.folder.parent / DISTRIBUTIONS / f"{key}.npy"
-
-    def _distribution_name(self, key: str) -> str:
-        """Relative to the folder of this model's runs."""
-        return f"{self.folder.parent.name}/{DISTRIBUTIONS}/{key}.npy"
-
     def _usable(self, response: Response) -> Response | None:
         """None where the response is an error, or where its distribution's file was removed to save space."""
         if response.failed:
@@ -156,9 +149,9 @@ class Record:
         """The file's name, relative to the folder of this model's runs, so that runs that share responses find it."""
         import numpy as np
 
-        file, array = self._distribution(key), np.asarray(values, dtype=np.float32)
-        write_atomically(file, lambda handle: np.save(handle, array, allow_pickle=False), root=self.root, sync=False)
-        return self._distribution_name(key)
+        run, name, array = self.folder.parent, f"{DISTRIBUTIONS}/{key}.npy", np.asarray(values, dtype=np.float32)
+        write_atomically(run / name, lambda handle: np.save(handle, array, allow_pickle=False), root=self.root, sync=False)
+        return f"{run.name}/{name}"
 
     def supersede(self) -> None:
         """Set all responses aside, this run's and those that it would reuse: what they came of was found to be wrong."""

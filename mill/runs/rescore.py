@@ -57,7 +57,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
             left_out[name] = str(error)
             continue
         samples = _answered(folder, task, read[name], record, settings)
-        if name not in earlier.tasks and not any(map(_has_response, samples)):
+        if name not in earlier.tasks and not any(any(one.responses) for one in samples):
             left_out[name] = "none of its samples was answered yet; the same `mill eval` continues"
             continue
         scored[name] = score_samples(task, samples, settings, over_repeats)
@@ -177,10 +177,6 @@ def _replayed(
     state = SampleState.of(task, sample.sample, settings)
     replay(state, lookup)
     return replace(from_state(state, [sample.sent]), judgements=sample.judgements)
-
-
-def _has_response(sample: RunSample) -> bool:
-    return any(sample.responses)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mill.api.task import Benchmark, RenderSettings, Task
+from mill.api.task import Task
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
-from mill.metrics.repeats import RepeatMetric
 from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
 from mill.runs.folder import RunFolder
-from mill.runs.judging import JudgeRunner, judgement_warnings
+from mill.runs.judging import judgement_warnings
 from mill.runs.results import stopped_text, summarize
 from mill.runs.samples import RunSample, from_state
 from mill.runs.sampling import SampleGroup, is_random
@@ -23,25 +22,27 @@ from mill.runs.scoring import score_samples
 from mill.runs.task_plan import TaskPlan
 from mill.tasks.suite import ANSWERED
 
+if TYPE_CHECKING:
+    from mill.runs.evaluate import Plan
+
 
 @dataclass(frozen=True)
 class RunScores:
     """How the samples of a run are scored and summed up. `stopped` names the budget at which the run stopped."""
 
-    plans: Sequence[TaskPlan]
+    plan: Plan
+    tasks: Sequence[TaskPlan]
     """With the samples that are scored."""
-    benchmarks: Sequence[Benchmark]
-    settings: RenderSettings
-    repeat_metrics: Sequence[RepeatMetric] | None = None
-    judging: JudgeRunner | None = None
-    groups: Sequence[SampleGroup] = ()
     decisions: Sequence[Decision] = ()
-    staged: bool = False
-    """Whether the run takes its samples part after part, so that it is not known how many it needs."""
     stopped: str = ""
 
+    @property
+    def staged(self) -> bool:
+        """Whether the run takes its samples part after part, so that it is not known how many it needs."""
+        return self.plan.config.samples.staged and not self.plan.config.steered
+
     def scored(self, task: Task, records: Sequence[RunSample]) -> list[RunSample]:
-        return score_samples(task, records, self.settings, self.repeat_metrics)
+        return score_samples(task, records, self.plan.config.settings, self.plan.config.repeat_metrics)
 
     def score_states(self, states: Sequence[SampleState]) -> list[RunSample]:
         """These samples, scored, in their order."""
@@ -52,17 +53,17 @@ class RunScores:
         return [scored[state.task.name, state.sample.id] for state in states]
 
     def results(self, scored: Mapping[str, list[RunSample]]) -> tuple[dict[str, TaskResult], list[BenchmarkResult]]:
-        drawn = {name for group in self.groups if self._is_prefix(group, scored) for name in group.tasks}
+        drawn = {name for group in self.plan.groups if self._is_prefix(group, scored) for name in group.tasks}
         results = {
             plan.requested: self._summarize(plan, scored[plan.task.name], random=plan.requested in drawn)
-            for plan in self.plans
+            for plan in self.tasks
         }
         for name, result in results.items():
             result.metrics = with_sequence(name, result, self.decisions, stopped=stopped_by_test(result))
-        return results, summarize_benchmarks(results, self.benchmarks, self.decisions)
+        return results, summarize_benchmarks(results, self.plan.benchmarks, self.decisions)
 
     def estimates(self) -> dict[str, Mapping[str, Estimate]]:
-        results, means = self.results({plan.task.name: self.score_states(plan.states) for plan in self.plans})
+        results, means = self.results({plan.task.name: self.score_states(plan.states) for plan in self.tasks})
         found: dict[str, TaskResult | BenchmarkResult] = {**results, **{mean.benchmark: mean for mean in means}}
         return {name: one.metrics for name, one in found.items()}
 
@@ -70,7 +71,7 @@ class RunScores:
         """Whether the samples that ran before a budget ended are the first ones of the random order: what is left out of the
         middle, as when several processes stopped, does not make a random sample."""
         done, left = -1, math.inf
-        for plan in self.plans:
+        for plan in self.tasks:
             for one in scored[plan.task.name] if plan.requested in group.tasks else ():
                 position = plan.positions.get(one.sample.id, 0)
                 if one.pending:
@@ -82,7 +83,7 @@ class RunScores:
     def _summarize(self, plan: TaskPlan, scored: list[RunSample], *, random: bool) -> TaskResult:
         how: dict[str, Any] = {"n_shots": plan.n_shots, "total": plan.total, "data_hash": plan.data_hash}
         how["sampled"] = _chosen(plan, scored, random=random)
-        result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.judging is not None)
+        result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.plan.judging is not None)
         ran = replace(plan, sampled=result.sampled)
         result.warnings = ran.warnings(result.n) + self._judge_warnings(plan.task, scored)
         if result.pending and result.n and result.sampled is None:
@@ -94,11 +95,11 @@ class RunScores:
     def _judge_warnings(self, task: Task, scored: Sequence[RunSample]) -> list[str]:
         if task.judge is None:
             return []
-        if self.judging is None:
+        if self.plan.judging is None:
             if task.judge.optional and any(name != ANSWERED for name in task.metrics):
                 return []
             return ["no judge grades the answers, so metrics of a judge are missing: --judge MODEL names one"]
-        return [f"judged by {self.judging.model.model_name}", *judgement_warnings(scored)]
+        return [f"judged by {self.plan.judging.model.model_name}", *judgement_warnings(scored)]
 
 
 def _chosen(plan: TaskPlan, scored: Sequence[RunSample], *, random: bool) -> SampledData | None:

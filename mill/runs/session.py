@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -60,12 +60,15 @@ class SessionFile:
         tasks: Iterable[str] = (),
         *,
         beat_s: float = BEAT_S,
+        elsewhere: Callable[[States], States] | None = None,
     ) -> None:
+        """`elsewhere` is told of the sessions that are known here, and returns those whose files may not be seen here."""
         self.folder, self.name = folder, unique_name()
         self.file = folder.path / SESSIONS / f"{self.name}.json"
         self.spent: Amounts = {}
-        self._state = SessionState(**_own_process(), tasks=list(tasks))
-        self._began, self._beat_s = time.monotonic(), beat_s
+        pid = os.getpid()
+        self._state = SessionState(socket.gethostname(), _machine(), pid, list(tasks), born=_born(pid))
+        self._began, self._beat_s, self._elsewhere = time.monotonic(), beat_s, elsewhere
         self._writing, self._over = threading.RLock(), threading.Event()
         self._others: tuple[float, Amounts, list[Interval]] | None = None
         self._thread = threading.Thread(target=self._send_beats, daemon=True)
@@ -165,6 +168,7 @@ class SessionFile:
         now, known = time.monotonic(), self._others
         if known is None or now - known[0] > READ_S:
             states = {**self._before, **self.states()}
+            states |= self._elsewhere(states) if self._elsewhere is not None else {}
             others = [state for name, state in states.items() if name != self.name]
             self._others = known = (now, _summed(others), [*map(_interval, others)])
         return known
@@ -370,11 +374,6 @@ def _covered(intervals: Iterable[Interval]) -> float:
 
 
 # Processes.
-
-
-def _own_process() -> dict[str, Any]:
-    """What identifies this process to others, on this machine and elsewhere."""
-    return {"host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(), "born": _born(os.getpid())}
 
 
 def _machine() -> str:

@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mill.api.consent import current_consent
 from mill.api.errors import DataError, RunError, SpecError
-from mill.api.task import Task
 from mill.sandbox import runner
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.sandbox.isolation import DEFAULT_IMAGE, Container, Sandbox, Unisolated
+
+if TYPE_CHECKING:
+    from mill.api.task import Task
 
 PASSED, FAILED, TIMED_OUT = "passed", "failed", "timed out"
 UNISOLATED = "programs ran without isolation (--sandbox none)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -10,14 +9,17 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.schedule.cells import FOLDER, Cell
 from mill.support.files import make_folder, unique_name
 from mill.support.terminal import describe
-from mill.support.validate import read_yaml
+from mill.support.validate import convert, read_yaml
 
+Count = Annotated[int, Meta(ge=1)]
 SIGNAL_S = 90  # a job gets a signal this long before its time is over, and is queued again
 
 
@@ -28,15 +30,15 @@ class Cluster:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    minutes: int = 240
-    gpus: int = 0
-    cpus: int = 1
-    memory_gb: float | None = None
-    ranks: int = 1
+    minutes: Count = 240
+    gpus: Annotated[int, Meta(ge=0)] = 0
+    cpus: Count = 1
+    memory_gb: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    ranks: Count = 1
     """Processes of a job that share a cell's samples and the job's gpus."""
-    at_once: int = 16
+    at_once: Count = 16
     """Jobs of an array that may run at the same time."""
-    array_size: int = 1000
+    array_size: Count = 1000
     """Most cells in one array (SLURM's MaxArraySize)."""
     setup: tuple[str, ...] = ()
     """Shell lines to run first, such as `module load cuda`."""
@@ -65,31 +67,16 @@ class Cluster:
         }
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("partition", "account", "qos"), (str,)),
-    **dict.fromkeys(("minutes", "gpus", "cpus", "ranks", "at_once", "array_size"), (int,)),
-    "memory_gb": (int, float),
-    "setup": (list,),
-    "extra": (dict,),
-}
-_MINIMUM: dict[str, float] = {"minutes": 1, "gpus": 0, "cpus": 1, "ranks": 1, "at_once": 1, "array_size": 1, "memory_gb": 0}
-
-
 def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
     """The checked values of a file. Without a file: the defaults, and one cell at a time on this machine."""
     if path is None:
         return Cluster(at_once=1) if local else Cluster()
     content = read_yaml(path, "cluster file") or {}
     known = [entry.name for entry in fields(Cluster)]
-    for name, value in content.items():
+    for name in content:
         if name not in known:
             raise UnknownName(f"entry in {path}", str(name), known, hint=f"entries are {', '.join(known)}")
-        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-            raise SpecError(f"{name} in {path} must be {' or '.join(kind.__name__ for kind in _TYPES[name])}, not {value!r}")
-        minimum = _MINIMUM.get(name)
-        if minimum is not None and isinstance(value, (int, float)) and not minimum <= value < math.inf:
-            raise SpecError(f"{name} in {path} is {value}: give a number of at least {minimum:g}")
-    return Cluster(**{**content, "setup": tuple(map(str, content.get("setup", ())))})
+    return convert(content, Cluster, path, SpecError)
 
 
 LOGS = "jobs"

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 START, HASHING, PLANNING, LOADING, PROBING = "start", "hashing weights", "planning", "loading", "probing"
 VERIFYING = "verifying"
@@ -18,9 +19,10 @@ PHASES = (
 
 
 class Stopwatch:
-    """Seconds by phase. Before the first phase a process starts; outside of all phases it does something else."""
+    """A thread's seconds by phase. Before the first phase a process starts; outside of all phases it does something else."""
 
     def __init__(self) -> None:
+        self.thread = threading.current_thread()
         self._seconds: dict[str, float] = {START: time.process_time()}  # the interpreter, and what was imported before
         self._open: list[str] = []
         self._outside, self._since = START, time.perf_counter()
@@ -49,22 +51,37 @@ class Stopwatch:
         return {name: taken[name] for name in PHASES if name in taken}
 
 
-_main = Stopwatch()
+_watch: ContextVar[Stopwatch] = ContextVar("stopwatch of the call", default=Stopwatch())  # noqa: B039
+
+
+@contextmanager
+def own_clock() -> Iterator[None]:
+    """A call in a thread of its own, beside others, has a stopwatch of its own."""
+    if threading.current_thread() is _watch.get().thread:
+        yield
+        return
+    token = _watch.set(watch := Stopwatch())
+    watch.take()
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Count the time inside as this phase. Other threads work beside the main thread: theirs is not counted again."""
-    if threading.current_thread() is not threading.main_thread():
+    """Count the time inside as this phase. Threads of a call work beside its own: theirs is not counted again."""
+    watch = _watch.get()
+    if threading.current_thread() is not watch.thread:
         yield
         return
-    with _main.phase(name):
+    with watch.phase(name):
         yield
 
 
 def take_seconds() -> dict[str, float]:
-    """The main thread's seconds by phase since the last call."""
-    return _main.take()
+    """The seconds of the call by phase since this was last asked."""
+    return _watch.get().take()
 
 
 def add_seconds(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:

@@ -35,7 +35,7 @@ def parse_json(raw: str | bytes, where: object, error: type[MillError] = DataErr
         text = raw if isinstance(raw, str) else raw.decode("utf-8", "surrogatepass")
         return json.loads(text, parse_constant=_refuse_constant) if strict else json.loads(text)
     except (ValueError, RecursionError) as cause:
-        raise error(f"{where} is not valid JSON: {_one_line(cause)}") from cause
+        raise error(f"{where} is not valid JSON: {' '.join(str(cause).split())[:200] or type(cause).__name__}") from cause
 
 
 @overload
@@ -89,10 +89,6 @@ def _field_error(message: str) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 _MAX_BYTES = 16 << 20

@@ -16,7 +16,6 @@ and `max_tokens` as in prompt suites. Other columns are ignored and reported; th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -62,23 +61,27 @@ def file_task(name: str) -> Task:
     rows = _read_table(path)
     if not rows:
         raise DataError(f"{name} has no rows")
-    columns = Columns.of(rows)
-    if len(columns.names) > MOST_COLUMNS:  # the union over the rows of a .jsonl file
-        raise DataError(f"{path} has {len(columns.names):,} columns: at most {MOST_COLUMNS:,} are read")
-    if columns.has("text") and not columns.has(*QUESTION, *_NOT_OF_DOCUMENTS):
-        check_names(name, columns.names)
-        return _documents(name, rows, columns)
+    columns = list(dict.fromkeys(str(column) for row in rows for column in row))  # each row of a .jsonl file may have others
+    if len(columns) > MOST_COLUMNS:
+        raise DataError(f"{path} has {len(columns):,} columns: at most {MOST_COLUMNS:,} are read")
+    if "text" in columns and not {*QUESTION, *_NOT_OF_DOCUMENTS} & {*columns}:
+        check_names(name, columns)
+        return DocumentFile(name, _documents(name, rows), _summary(columns, ["text"]))
     column = _question_column(name, columns)
-    check_names(name, columns.names)
+    check_names(name, columns)
     _refuse_missing(name, rows, column)
-    used = [column, *(c for c in columns.names if c in OPTIONAL or CHOICE_COLUMN.fullmatch(c))]
-    summary = columns.summary(used)
-    if columns.has("choices") or any(map(CHOICE_COLUMN.fullmatch, columns.names)):
+    summary = _summary(columns, [column, *(c for c in columns if c in OPTIONAL or CHOICE_COLUMN.fullmatch(c))])
+    if "choices" in columns or any(map(CHOICE_COLUMN.fullmatch, columns)):
         kind = LetterFile if name.endswith(BY_LETTER) else ChoiceFile
         return kind(name, rows, column, summary)
     if name.endswith(BY_LETTER):
         raise DataError(f"{path} has no choices to list")
     return QuestionFile(name, rows, column, summary)
+
+
+def _summary(columns: Sequence[str], used: Sequence[str]) -> str:
+    ignored = [name for name in columns if name not in used]
+    return f"columns used: {', '.join(used)}" + (f"; ignored: {_listed(ignored)}" if ignored else "")
 
 
 def _read_table(path: Path) -> list[Row]:
@@ -91,38 +94,20 @@ def _read_table(path: Path) -> list[Row]:
     ]
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table, in order. In .jsonl each row may have others; this is their union."""
-
-    names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> Columns:
-        return cls(tuple(dict.fromkeys(str(name) for row in rows for name in row)))
-
-    def has(self, *names: str) -> bool:
-        return any(name in self.names for name in names)
-
-    def summary(self, used: Sequence[str]) -> str:
-        ignored = [name for name in self.names if name not in used]
-        return f"columns used: {', '.join(used)}" + (f"; ignored: {_listed(ignored)}" if ignored else "")
-
-
-def _question_column(name: str, columns: Columns) -> str:
-    found = [column for column in QUESTION if columns.has(column)]
+def _question_column(name: str, columns: Sequence[str]) -> str:
+    found = [column for column in QUESTION if column in columns]
     if len(found) == 2:
         raise DataError(f"{name} has both question and prompt: keep one (prompt is sent as it is)")
-    if found and columns.has("text"):
+    if found and "text" in columns:
         raise DataError(f"{name} has both {found[0]} and text: keep one (text alone is scored as documents)")
     if found:
         return found[0]
-    if columns.has("text"):
-        other = next(column for column in _NOT_OF_DOCUMENTS if columns.has(column))
+    if "text" in columns:
+        other = next(column for column in _NOT_OF_DOCUMENTS if column in columns)
         raise DataError(f"{name} has text and {other}: rename text to prompt (text alone is scored as documents)")
-    close = misspelled_inputs(columns.names)
+    close = misspelled_inputs(columns)
     hint = "; did you mean " + ", ".join(f"{right} for {given!r}" for given, right in close.items()) + "?" if close else ""
-    raise DataError(f"{name} has the columns {_listed(columns.names) or '(none)'}: {_NEEDED}{hint}")
+    raise DataError(f"{name} has the columns {_listed(columns) or '(none)'}: {_NEEDED}{hint}")
 
 
 def _refuse_missing(name: str, rows: Sequence[Row], column: str) -> None:
@@ -135,14 +120,14 @@ def _refuse_missing(name: str, rows: Sequence[Row], column: str) -> None:
             raise DataError(f"{name}, row {number}: {column} is {shown if str(value).strip() else 'empty'}")
 
 
-def _documents(name: str, rows: Sequence[Row], columns: Columns) -> Task:
+def _documents(name: str, rows: Sequence[Row]) -> list[str]:
     documents = []
     for number, row in enumerate(rows, 1):
         if not isinstance(row.get("text"), str):
             got = f"a {type(row['text']).__name__}" if "text" in row else "missing"
             raise DataError(f"{name}, row {number}: text is {got}, not text")
         documents.append(row["text"])
-    return DocumentFile(name, documents, columns.summary(["text"]))
+    return documents
 
 
 def _check_size(path: Path) -> None:

@@ -18,9 +18,8 @@ from mill.api.task import RenderSettings, Sample, Value
 from mill.metrics.extract import EXTRACTORS, choice, is_right, normal
 from mill.tasks import columns
 from mill.tasks.data import Dataset, Row
-from mill.tasks.generative import GenerativeTask, LetterTask
 from mill.tasks.multiple_choice import MultipleChoiceTask
-from mill.tasks.prompted import Doc, PromptedTask
+from mill.tasks.prompted import Doc, GenerativeTask, LetterTask, PromptedTask
 from mill.tasks.suite import ANSWERED, DEFAULT_MAX_TOKENS, EXTRACT_HINTS, can_be_extracted, default_extractor
 
 JUDGE = Judge(

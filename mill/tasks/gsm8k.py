@@ -1,4 +1,4 @@
-"""GSM8K: grade-school word problems, answered in steps; and a dialog in which the model reviews its own answer."""
+"""GSM8K: grade-school word problems, answered in steps; in a dialog where the model reviews its answer; and with Python."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mill.api.registry import register_task
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
+from mill.tasks.agent import AgentTask, FunctionTool, python_tool
 from mill.tasks.data import Dataset
-from mill.tasks.generative import GenerativeTask
-from mill.tasks.prompted import Doc
+from mill.tasks.prompted import Doc, GenerativeTask
 
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -113,3 +113,33 @@ def strict_number(text: str) -> str | None:
 def last_number(text: str) -> str | None:
     numbers = _FLEXIBLE.findall(text)
     return normal_number(numbers[-1]) if numbers else None
+
+
+@register_task("gsm8k_python")
+class GSM8KPython(AgentTask, GSM8K):
+    """The last number of the last answer counts."""
+
+    kind = AgentTask.kind
+    n_shots = 0
+    takes_shots = False
+    runs_code = True
+    isolates_code = True
+    description = (
+        "Solve the problem. Use the tool python for calculations: its program must print the result. "
+        "End with a line that holds #### and the number alone.\n\n"
+    )
+    generation = {"max_gen_toks": 512, "until": ("Question:",)}
+    metrics = {**AgentTask.metrics}
+
+    def prompt(self, sample: Sample) -> str:
+        return self.question(sample.doc).removesuffix("\nAnswer:")
+
+    def tools(self, sample: Sample) -> Sequence[FunctionTool]:
+        return (python_tool(),)
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        return last_number(responses[-1].text or "")
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        right = float(self.extracted(sample, responses) == self.target(sample))
+        return {"exact_match": right, **self.call_counts(responses)}

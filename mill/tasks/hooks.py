@@ -51,13 +51,12 @@ def check_attributes(task: Task) -> None:
         raise DataError(f"a task of the class {type(task).__name__} has no name: call super().__init__(name)")
     for attribute, kinds, wanted in _ATTRIBUTES:
         value = call(task, attribute, lambda attribute=attribute: getattr(task, attribute))  # type: ignore[misc]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            _refuse(task, f"{attribute} is {_shown(value)}, not {wanted}")
+        _need(task, attribute, value, kinds, wanted)
     if task.kind not in KINDS:
         _refuse(task, f"kind is {task.kind!r}, not one of {', '.join(KINDS)}")
     for attribute in ("modalities", "alternatives"):
-        if not all(isinstance(part, str) for part in getattr(task, attribute)):
-            _refuse(task, f"{attribute} is {_shown(getattr(task, attribute))}, not a collection of texts")
+        for part in getattr(task, attribute):
+            _need(task, f"a part of {attribute}", part, (str,), "a text")
 
 
 _ATTRIBUTES: tuple[tuple[str, tuple[type, ...], str], ...] = (
@@ -81,12 +80,9 @@ def read_samples(task: Task) -> list[Sample]:
         raise DataError(f"{task.name} has no samples")
     seen: set[str] = set()
     for sample in samples:
-        if not isinstance(sample, Sample):
-            _refuse(task, f"samples() gives {_shown(sample)}, not a Sample")
-        if not isinstance(sample.id, str):
-            _refuse(task, f"samples() gives a sample with the id {_shown(sample.id)}, which is not a text")
-        if not isinstance(sample.doc, Mapping):
-            _refuse(task, f"sample {sample.id!r} has the row {_shown(sample.doc)}, which is not a mapping")
+        _need(task, "an item of samples()", sample, (Sample,), "a Sample")
+        _need(task, "the id of a sample", sample.id, (str,), "a text")
+        _need(task, f"the row of sample {sample.id!r}", sample.doc, (Mapping,), "a mapping")
         if sample.id in seen:
             raise DataError(f"{task.name} has two samples with the id {sample.id!r}")
         seen.add(sample.id)
@@ -98,27 +94,26 @@ def check_metrics(task: Task) -> None:
     if not isinstance(names, Mapping) or not (names or task.open_metrics):
         raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
     for name, how in names.items():
-        if not isinstance(name, str) or not isinstance(how, str):
-            _refuse(task, f"metrics has {name!r}: {_shown(how)}, not a name and the name of a metric")
+        _need(task, f"metrics[{name!r}]", how, (str,), "the name of a registered metric")
         known = f"registered metrics are {', '.join(registry.names())}; --task_paths FILE loads a file that registers others"
         registry.get(how, hint=f"the task {task.name} names it; {known}")
 
 
 def check_sample(task: Task, sample: Sample) -> None:
     """Check target, category and extracts of a sample before it runs."""
-    target = call(task, f"target() of sample {sample.id}", lambda: task.target(sample))
-    _check_json(task, f"target() of sample {sample.id}", target)
+    what = f"target() of sample {sample.id}"
+    target = call(task, what, lambda: task.target(sample))
+    if type(target) not in (str, int, type(None)):
+        call(task, f"{what}, written as JSON,", lambda: json.dumps(target, default=str))
     category = call(task, f"category() of sample {sample.id}", lambda: task.category(sample))
-    if not isinstance(category, str):
-        _refuse(task, f"category() of sample {sample.id} is {_shown(category)}, not a text")
+    _need(task, f"category() of sample {sample.id}", category, (str,), "a text")
     call(task, f"extracts() of sample {sample.id}", lambda: bool(task.extracts(sample)))
 
 
 def read_warnings(task: Task) -> list[str]:
     warnings = call(task, "warnings()", lambda: _as_list(task, "warnings()", task.warnings()))
     for warning in warnings:
-        if not isinstance(warning, str):
-            _refuse(task, f"warnings() gives {_shown(warning)}, not a text")
+        _need(task, "an item of warnings()", warning, (str,), "a text")
     return warnings
 
 
@@ -135,65 +130,42 @@ def read_requests(task: Task, sample: Sample, settings: RenderSettings) -> list[
     return requests
 
 
-def check_request(task: Task, sample: Sample, request: object) -> None:
+def check_request(task: Task, sample: Sample, request: Any) -> None:
     """Refuse a request that backends or the record cannot take."""
-    where = f"of sample {sample.id}"
-    if not isinstance(request, Request):
-        _refuse(task, f"a request {where} is {_shown(request)}, not a Request")
+    where = f"a request of sample {sample.id}"
+    _need(task, where, request, (Request,), "a Request")
     if request.kind not in task.kinds:
         kinds = " and ".join(sorted(task.kinds))
         raise DataError(f"{task.name} is of kind {kinds} but makes a {request.kind} request for sample {sample.id}")
-    wrong = _wrong_context(request.context)
-    if wrong:
-        _refuse(task, f"the context of a request {where} {wrong}")
-    if not isinstance(request.continuation, str):
-        _refuse(task, f"the continuation of a request {where} is {_shown(request.continuation)}, not a text")
-    if not isinstance(request.labels, Labels):
-        _refuse(task, f"the labels of a request {where} are {_shown(request.labels)}, not Labels")
+    _need(task, f"the context of {where}", request.context, (str, tuple), "a text or a tuple of messages")
+    if not isinstance(request.context, str):
+        _check_dialog(task, where, request.context)
+    _need(task, f"the continuation of {where}", request.continuation, (str,), "a text")
+    _need(task, f"labels of {where}", request.labels, (Labels,), "Labels")
     for name, least in (("repeats", 1), ("draw", 0)):
-        value = getattr(request, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            _refuse(task, f"{name} of a request {where} is {_shown(value)}, not a count of at least {least}")
-    _check_decoding(task, where, request)
-
-
-def _check_decoding(task: Task, where: str, request: Request) -> None:
-    options = request.options
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        _refuse(task, f"the options of a request {where} are {_shown(options)}, not a mapping with names")
+        _need(task, f"{name} of {where}", getattr(request, name), (int,), "a count")
+        if getattr(request, name) < least:
+            _refuse(task, f"{name} of {where} is {getattr(request, name)}, not a count of at least {least}")
+    _need(task, f"options of {where}", request.options, (Mapping,), "a mapping")
     try:
-        if options:
-            json.dumps(dict(options))
+        if request.options:
+            json.dumps(dict(request.options))
     except (TypeError, ValueError, RecursionError) as error:
-        _refuse(task, f"the options of a request {where} cannot be written as JSON: {describe(error)}")
-    missing = [name for name in _NEEDED if name not in options] if request.kind in (GENERATE, MULTI_ROUND) else []
+        _refuse(task, f"the options of {where} cannot be written as JSON: {describe(error)}")
+    missing = [name for name in _NEEDED if name not in request.options] if request.kind in (GENERATE, MULTI_ROUND) else []
     if missing:
-        _refuse(task, f"the options of a request {where} lack {', '.join(missing)}: make them with settings.options()")
+        _refuse(task, f"the options of {where} lack {', '.join(missing)}: make them with settings.options()")
 
 
-def _wrong_context(context: object) -> str:
-    """What is wrong with a context; empty where it is a text or a tuple of messages."""
-    if isinstance(context, str):
-        return ""
-    if not isinstance(context, tuple):
-        return f"is {_shown(context)}, not a text or a tuple of messages"
-    for message in context:
-        if not isinstance(message, Message):
-            return f"holds {_shown(message)}, not a Message"
-        parts = (message.content,) if isinstance(message.content, str) else message.content
-        if not isinstance(message.role, str) or not isinstance(parts, tuple):
-            return f"holds {_shown(message)}, whose role is no text or whose content neither a text nor a tuple"
-        for part in parts:
-            if not isinstance(part, (str, Media)):
-                return f"holds a message with {_shown(part)}, neither text nor media"
-    return "" if context else "is an empty dialog"
-
-
-def _check_json(task: Task, what: str, value: Any) -> None:
-    """Check that a value can be written as JSON, with str() for other types."""
-    if type(value) in (str, int, type(None)):
-        return
-    call(task, f"{what}, written as JSON,", lambda: json.dumps(value, default=str))
+def _check_dialog(task: Task, where: str, messages: tuple[Any, ...]) -> None:
+    if not messages:
+        _refuse(task, f"the context of {where} is an empty dialog")
+    for message in messages:
+        _need(task, f"a message of {where}", message, (Message,), "a Message")
+        _need(task, f"the role of a message of {where}", message.role, (str,), "a text")
+        _need(task, f"the content of a message of {where}", message.content, (str, tuple), "a text or a tuple of parts")
+        for part in () if isinstance(message.content, str) else message.content:
+            _need(task, f"a part of a message of {where}", part, (str, Media), "a text or media")
 
 
 def _as_list(task: Task, what: str, value: Any) -> list[Any]:
@@ -202,14 +174,19 @@ def _as_list(task: Task, what: str, value: Any) -> list[Any]:
     return list(value)
 
 
+def _need(task: Task, what: str, value: object, kinds: tuple[type, ...], wanted: str) -> None:
+    """Refuse a value of another type; true and false are not numbers."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        _refuse(task, f"{what} is {_shown(value)}, not {wanted}")
+
+
 def _refuse(task: Task, why: str) -> NoReturn:
     raise DataError(f"the task {task.name} cannot be used: {why}")
 
 
 def _shown(value: object) -> str:
     """A value in a message: its type, and itself where that is short and plain."""
-    kind = type(value).__name__
     if value is None or isinstance(value, (bool, int, float, str, Enum)):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:60]}..."
-    return f"a {kind}"
+    return f"a {type(value).__name__}"

@@ -1,13 +1,18 @@
-"""Images with one class each, in the renderings that models can serve: zero-shot, supervised, multiple choice."""
+"""Images (or sounds) of one class each, in the renderings that models serve: zero-shot, supervised, multiple choice.
+
+CIFAR-10, ESC-50 and ImageNet are here.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mill.api.errors import DataError
@@ -17,7 +22,7 @@ from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.tasks.data import Dataset, load_split
-from mill.tasks.generative import LETTERS
+from mill.tasks.prompted import LETTERS
 
 CHOICES = 4
 TOP = 5
@@ -233,3 +238,70 @@ def add_renderings(name: str, data: ClassifiedSet, zero_shot: type[ZeroShotTask]
         return
     tasks.add(name, lambda own: zero_shot(own, data, (f"{name}_supervised", *choices)))
     tasks.add(f"{name}_supervised", lambda own: SupervisedTask(own, data))
+
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+CIFAR10 = ClassifiedSet(
+    dataset=Dataset("uoft-cs/cifar10", mirrors=("cifar10",)),
+    splits=("test",),
+    classes=CIFAR10_CLASSES,
+    question="What does this small picture show?",
+    templates=("a photo of a {c}.", "a blurry photo of a {c}.", "a low resolution photo of the {c}.", "a small {c}."),
+)
+add_renderings("cifar10", CIFAR10)
+
+
+_ESC50_NAMES = """
+    dog rooster pig cow frog cat hen insects sheep crow rain sea_waves crackling_fire crickets chirping_birds water_drops
+    wind pouring_water toilet_flush thunderstorm crying_baby sneezing clapping breathing coughing footsteps laughing
+    brushing_teeth snoring drinking_sipping door_wood_knock mouse_click keyboard_typing door_wood_creaks can_opening
+    washing_machine vacuum_cleaner clock_alarm clock_tick glass_breaking helicopter chainsaw siren car_horn engine train
+    church_bells airplane fireworks hand_saw
+"""
+_ESC50_FOLDERS = tuple(_ESC50_NAMES.split())
+
+ESC50 = ClassifiedSet(
+    dataset=Dataset("ashraq/esc50", mirrors=("esc50",)),
+    splits=("test", "train"),
+    classes=tuple(name.replace("_", " ") for name in _ESC50_FOLDERS),
+    folders=_ESC50_FOLDERS,
+    question="What is heard in this recording?",
+    media=AUDIO,
+    media_columns=("audio",),
+    label_columns=("category", "target", "label"),
+)
+add_renderings("esc50", ESC50)
+
+
+_LINES = [line.split("\t") for line in Path(__file__).with_name("imagenet_classes.tsv").read_text("utf-8").splitlines()]
+WNIDS = tuple(wnid for wnid, _ in _LINES)
+IMAGENET_CLASSES = tuple(name for _, name in _LINES)
+
+IMAGENET = ClassifiedSet(
+    dataset=Dataset("ILSVRC/imagenet-1k", mirrors=("imagenet-1k",)),
+    splits=("validation",),
+    classes=IMAGENET_CLASSES,
+    folders=WNIDS,
+    question="What does this picture show?",
+)
+
+
+class ZeroShotImageNet(ZeroShotTask):
+    """With open_clip's eighty templates, as in published results."""
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels(self.data.names, self.data.classes, _templates())
+
+
+def _templates() -> tuple[str, ...]:
+    """Empty without open_clip: no installed model needs them then, and other backends use their own template."""
+    if importlib.util.find_spec("open_clip") is None:
+        return ()
+    from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
+
+    return tuple(make("{c}") for make in OPENAI_IMAGENET_TEMPLATES)
+
+
+add_renderings("imagenet", IMAGENET, ZeroShotImageNet)

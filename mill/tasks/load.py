@@ -19,9 +19,8 @@ from mill.support.files import check_path, is_file
 from mill.support.terminal import describe, warn
 from mill.tasks import hooks
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
-from mill.tasks.generated_choice import is_generated
 from mill.tasks.hooks import check_attributes
-from mill.tasks.multiple_choice import GENERATED
+from mill.tasks.multiple_choice import GENERATED, is_generated
 from mill.tasks.sources import Documents, TaskSource, add_folder, is_pattern, names_in_sources, source, split_name
 
 

@@ -15,7 +15,7 @@ from mill.api.request import GENERATE, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.tasks.data import Dataset, load_split
-from mill.tasks.generative import LETTERS
+from mill.tasks.prompted import LETTERS
 
 _IMAGE_TAG = re.compile(r"<image (\d)>")
 _ENDING = 'Think step by step, and end with a line "Answer: X", where X is the letter of the right choice.'

@@ -1,20 +1,69 @@
-"""What text tasks share: data splits, few-shot examples, system prompts and chat messages around one question."""
+"""What text tasks share: data splits, few-shot examples, system prompts and chat messages around one question; and tasks
+whose answer is generated text."""
 
 from __future__ import annotations
 
-import operator
+import hashlib
+import random
+import re
+import string
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from mill.api.errors import DataError
 from mill.api.message import Context
+from mill.api.request import GENERATE, Request
 from mill.api.response import Response
-from mill.api.task import RenderSettings, Sample, Task
+from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.tasks.data import Dataset, Row, load_split
-from mill.tasks.fewshot import shots_from
 
 Doc = Mapping[str, Any]
+
+
+def shots_from(
+    pool: Sequence[Doc], count: int, sample: Sample, settings: RenderSettings, *, fixed: bool, task: str, where: str
+) -> list[Doc]:
+    """The `count` examples before a sample's question: drawn for it, or where they are `fixed` the same for all. `where` is
+    the pool's name, for the message about too few."""
+    if fixed or settings.same_shots:
+        shots = first_shots(pool, count, sample.doc)
+    else:
+        shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed or 0)
+    if len(shots) < count:
+        found = f"{where} has only {len(shots)}"
+        raise DataError(f"{task} needs {count} examples before each question, but {found}: lower --n_shots")
+    return shots
+
+
+def first_shots(pool: Sequence[Doc], count: int, doc: Doc) -> list[Doc]:
+    """The first `count` examples of the pool that are not the question itself."""
+    shots: list[Doc] = []
+    for shot in pool:
+        if len(shots) == count:
+            break
+        if shot != doc:
+            shots.append(shot)
+    return shots
+
+
+def drawn_shots(pool: Sequence[Doc], count: int, doc: Doc, *, sample_id: str, seed: int) -> list[Doc]:
+    """`count` examples drawn without replacement, never the question itself.
+
+    The draw is seeded by (seed, sample id): it is the same in any order, with any limit and in any process.
+    """
+    digest = hashlib.blake2b(f"{seed}/{sample_id}".encode(), digest_size=8).digest()
+    draw = random.Random(int.from_bytes(digest, "big"))
+    # One more than needed, since the question itself is skipped; where it has duplicates, more are drawn.
+    wanted = min(len(pool), count + 1)
+    while True:
+        state = draw.getstate()
+        shots = [shot for shot in (pool[index] for index in draw.sample(range(len(pool)), wanted)) if shot != doc]
+        if len(shots) >= count or wanted == len(pool):
+            return shots[:count]
+        wanted = min(len(pool), wanted * 2)
+        draw.setstate(state)
 
 
 class PromptedTask(Task):
@@ -81,16 +130,8 @@ class PromptedTask(Task):
         if settings.apply_chat_template and settings.fewshot_as_multiturn:
             turns = [(self.question(shot), self.answer_text(shot)) for shot in self.shots(sample, settings)]
             return settings.frame(text, self.description, turns)
-        return settings.frame(self._examples(self.shots(sample, settings), settings) + text, self.description)
-
-    def _examples(self, shots: list[Doc], settings: RenderSettings) -> str:
-        """The text of examples. Those of the sample before are often the same ones."""
-        last: tuple[list[Doc], RenderSettings, str] | None = self.__dict__.get("_last_examples")
-        same = last is not None and last[1] is settings and len(last[0]) == len(shots)
-        if last is None or not same or not all(map(operator.is_, last[0], shots)):
-            last = shots, settings, "".join(self.example(shot) + self.separator for shot in shots)
-            self.__dict__["_last_examples"] = last
-        return last[2]
+        examples = "".join(self.example(shot) + self.separator for shot in self.shots(sample, settings))
+        return settings.frame(examples + text, self.description)
 
     def judged_fields(self, sample: Sample, responses: Sequence[Response]) -> dict[str, str]:
         fields = {"question": self.question(sample.doc), "reference": self.answer_text(sample.doc)}
@@ -99,3 +140,42 @@ class PromptedTask(Task):
     def example(self, doc: Doc) -> str:
         """One solved example."""
         return f"{self.question(doc)}{self.delimiter}{self.answer_text(doc)}"
+
+
+LETTERS = string.ascii_uppercase
+
+
+class GenerativeTask(PromptedTask):
+    """A subclass adds `generation` (decoding options) and `score`."""
+
+    task_type = TaskType.GENERATIVE_QA
+    metrics: Mapping[str, str] = {"exact_match": "mean"}
+    generation: Mapping[str, Any] = {}
+
+    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
+        context = self.context(sample, settings)
+        return [Request(GENERATE, context=context, options=settings.options(**self.generation), repeats=settings.repeats)]
+
+
+class LetterTask(GenerativeTask):
+    """Multiple choice by the generated letter: the prompt asks it to end with `the answer is (X)`."""
+
+    task_type = TaskType.MULTIPLE_CHOICE
+    kind = GENERATE
+    pattern = r"answer is \(?([A-J])(?![A-Za-z])"
+
+    def extracts(self, sample: Sample) -> bool:
+        return True
+
+    @abstractmethod
+    def right_letter(self, sample: Sample) -> str: ...
+
+    def target(self, sample: Sample) -> str:
+        return self.right_letter(sample)
+
+    def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
+        match = re.search(self.pattern, responses[0].text or "")
+        return match.group(1).upper() if match else None
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"exact_match": float(self.extracted(sample, responses) == self.right_letter(sample))}

@@ -10,7 +10,7 @@ import pytest
 
 from mill.api.errors import UnknownName
 from mill.api.registry import import_file, imported_files, metrics, own_names, source_digest
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from tests.waiting import DEADLINE_S
 
 FILE = """

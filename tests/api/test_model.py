@@ -107,6 +107,13 @@ def test_equal_requests_are_computed_once_and_returned_for_each(my_model: Any) -
     assert [texts for texts, _ in my_model.batches] == [["a", "b"]]
 
 
+def test_each_response_is_attached_to_its_own_request(my_model: Any) -> None:
+    requests = [Request(GENERATE, f"prompt {number % 2}") for number in range(3)]
+    responses = my_model.generate_until(requests)
+    assert [request.resps for request in requests] == [[response] for response in responses]
+    assert requests[0] == requests[2] and requests[0].resps is not requests[2].resps
+
+
 def test_a_backend_that_overrides_a_public_method_is_streamed_through_it(my_model: Any) -> None:
     class Overriding(type(my_model)):  # type: ignore[misc]
         def generate_until(self, requests: list[Request]) -> list[Response]:

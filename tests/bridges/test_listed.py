@@ -140,19 +140,6 @@ def test_a_gold_answer_that_is_no_choice_is_reported() -> None:
     assert task.warnings() == ["8 samples have a gold answer that is none of the choices: they count as wrong"]
 
 
-def test_a_right_choice_that_always_has_one_letter_is_reported() -> None:
-    """Tasks by log-probability may list the right choice first in every document: the order does not matter to them."""
-    warning = "the right choice is B in all 8 samples: --shuffle_choices changes the order"
-    for settings, lines in ((RenderSettings(), [warning]), (RenderSettings(shuffle_choices=True), [])):
-        task = make_task("lm-eval:made_choice_gen")
-        task.configure(settings)
-        task.prepare(task.samples(), settings)
-        assert task.warnings() == lines
-    task.configure(RenderSettings())
-    task.prepare(task.samples()[:7], RenderSettings())
-    assert task.warnings() == []
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     {
@@ -213,25 +200,6 @@ def test_a_group_is_the_mean_over_its_members_and_is_scored_again(tmp_path: Path
     before = outcome.folder.results()
     again = score_again(outcome.folder)
     assert [one.benchmark for one in again.benchmarks] == ["lm-eval:own_group_gen"]
-    assert outcome.folder.results() == before
-
-
-def test_a_shuffled_run_is_scored_again(tmp_path: Path) -> None:
-    settings = RenderSettings(shuffle_choices=True, seed=3)
-    run = prepare("no-logprobs", select(["lm-eval:made_zero_gen"]), settings, output_dir=tmp_path / "out")
-    outcome = run.execute(quiet=True)
-    assert 0 < outcome.tasks[0].metrics["acc"].value < 1  # the right choice is B in some orders only
-    before = outcome.folder.results()
-    score_again(outcome.folder)
-    assert outcome.folder.results() == before
-
-
-def test_a_task_and_its_rendering_by_letter_are_scored_again_together(tmp_path: Path) -> None:
-    names = ["lm-eval:made_zero_gen", "lm-eval:made_zero"]
-    outcome = prepare("hash-model", select(names), RenderSettings(), output_dir=tmp_path / "out").execute(quiet=True)
-    before = outcome.folder.results()
-    assert sorted(before.tasks) == sorted(names)
-    score_again(outcome.folder)
     assert outcome.folder.results() == before
 
 

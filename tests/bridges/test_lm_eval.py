@@ -25,15 +25,10 @@ from mill.api.task import RenderSettings, Task
 from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
 from mill.cli.main import run as main
-from mill.execute.executor import Tally
-from mill.metrics.estimate import Estimate
-from mill.report.scores import score_warnings
-from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
 from mill.runs.results import _own_estimate
 from mill.runs.run_scores import Outcome
 from mill.runs.samples import RunSample
-from mill.runs.schema import TaskResult
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
@@ -89,10 +84,10 @@ def close(a: float | None, b: float | None) -> bool:
     return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12))
 
 
-@pytest.mark.parametrize("name", [*TASKS, "made_group", "made_outer"])
-def test_metrics_and_errors_equal_those_of_lm_eval(name: str, made_tasks: Path, tmp_path: Path) -> None:
-    theirs = expected(of_lm_eval(made_tasks, [name]))
-    ours = metrics_of(of_mill(f"lm-eval:{name}", tmp_path / "out"))
+@pytest.mark.parametrize("names", [TASKS, ["made_group"], ["made_outer"]], ids=["tasks", "group", "outer group"])
+def test_metrics_and_errors_equal_those_of_lm_eval(names: list[str], made_tasks: Path, tmp_path: Path) -> None:
+    theirs = expected(of_lm_eval(made_tasks, names))
+    ours = metrics_of(of_mill(",".join(f"lm-eval:{name}" for name in names), tmp_path / "out"))
     assert set(ours) == {task for task, metrics in theirs.items() if metrics}
     for task, metrics in ours.items():
         assert set(metrics) == set(theirs[task])
@@ -139,14 +134,15 @@ class Listening(HashLM):
         ),
     ],
 )
-@pytest.mark.parametrize("name", ["made_text", "made_choice", "made_zero", "made_prefix"])
 def test_prompts_equal_those_of_lm_eval(
-    name: str, settings: dict[str, Any], options: dict[str, Any], made_tasks: Path, tmp_path: Path
+    settings: dict[str, Any], options: dict[str, Any], made_tasks: Path, tmp_path: Path
 ) -> None:
-    model = Listening()
-    of_lm_eval(made_tasks, [name], model, limit=5, **options)
-    run = prepare("hash-model", select([f"lm-eval:{name}"]), RenderSettings(**settings), output_dir=tmp_path, limit=5)
-    assert [request.text for state in run.states for request in state.requests] == model.prompts
+    """lm-eval sends all requests of one kind first."""
+    model, names = Listening(), ["made_text", "made_choice", "made_zero", "made_prefix"]
+    of_lm_eval(made_tasks, names, model, limit=5, **options)
+    tasks = select([f"lm-eval:{name}" for name in names])
+    run = prepare("hash-model", tasks, RenderSettings(**settings), output_dir=tmp_path, limit=5)
+    assert sorted(request.text for state in run.states for request in state.requests) == sorted(model.prompts)
 
 
 def test_an_answer_that_the_prompt_begins_is_the_last_message(tmp_path: Path) -> None:
@@ -219,18 +215,6 @@ def test_a_task_that_is_not_here_is_left_out_of_scoring_again(
     assert set(outcome.folder.results().tasks) == {"lm-eval:made_zero", "lm-eval:made_text"}
 
 
-def test_a_warning_of_many_tasks_is_one_line() -> None:
-    def result(name: str, *warnings: str) -> TaskResult:
-        return TaskResult(
-            task=name, task_type="generative_qa", version="1", n_shots=0, n=1, total=1, errors=0,
-            metrics={"acc": Estimate(1.0, None, None, None, 1)}, warnings=list(warnings),
-        )  # fmt: skip
-
-    tasks = [result("a", "the same", "its own"), result("b", "the same"), result("c", "the same"), result("d")]
-    outcome = Outcome("model", RunFolder(Path("x")), tasks, [], Tally(), 1.0)
-    assert score_warnings(outcome) == ["3 tasks: the same", "a: its own"]
-
-
 def test_include_path_adds_folders_of_yaml_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -238,12 +222,6 @@ def test_include_path_adds_folders_of_yaml_tasks(tmp_path: Path, capsys: pytest.
     options = ["--include_path", str(mine), "--output_dir", str(tmp_path / "out"), "--limit", "3", "--quiet"]
     assert main(["eval", "hash-model", "lm-eval:own_task", *options]) == 0
     assert "lm-eval:own_task" in capsys.readouterr().out
-
-
-def test_globs_and_tags_name_several_tasks() -> None:
-    assert [task.name for task in select(["lm-eval:made_m*"]).tasks] == ["lm-eval:made_mutual"]
-    assert {task.name for task in select(["lm-eval:made_tag"]).tasks} == {"lm-eval:made_choice", "lm-eval:made_zero"}
-    assert not select(["lm-eval:made_tag"]).benchmarks  # a tag has no mean
 
 
 @pytest.mark.parametrize(
@@ -310,11 +288,6 @@ def test_code_of_models_needs_consent(tmp_path: Path) -> None:
         of_mill("lm-eval:made_code", tmp_path / "out")
 
 
-def test_tasks_that_need_log_probabilities_are_refused_by_models_without(tmp_path: Path) -> None:
-    with pytest.raises(MillError, match=r"lm-eval:made_choice .* is scored by loglikelihood requests"):
-        prepare("litellm[model=openai/gpt-4o]", select(["lm-eval:made_choice"]), RenderSettings(), output_dir=tmp_path)
-
-
 CLASS_TASK = """
 from lm_eval.api.instance import Instance
 from lm_eval.api.metrics import mean
@@ -356,24 +329,6 @@ def test_a_class_may_send_requests_of_two_kinds(made_tasks: Path, tmp_path: Path
     assert ours.keys() == theirs.keys() and all(close(ours[name][0], theirs[name][0]) for name in ours)
     with pytest.raises(MillError, match="is scored by loglikelihood requests"):
         prepare("litellm[model=openai/gpt-4o]", select(["lm-eval:two_kinds"]), RenderSettings(), output_dir=tmp_path)
-
-
-def test_the_version_of_lm_eval_is_part_of_the_task(tmp_path: Path) -> None:
-    outcome = of_mill("lm-eval:made_zero", tmp_path / "out", limit=2)
-    assert outcome.tasks[0].version == f"lm-eval {library.version()}, task Yaml"
-
-
-def test_an_older_lm_eval_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.4.9")
-    library.version.cache_clear()
-    with pytest.raises(MillError, match=r"lm_eval 0\.4\.9 is installed: the oldest version that mill supports is 0.4.10"):
-        library.version()
-    library.version.cache_clear()
-
-
-def test_load_files_takes_folders_of_yaml(made_tasks: Path) -> None:
-    load_files((str(made_tasks),))
-    assert make_task("lm-eval:made_zero").n_shots == 0
 
 
 def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,31 +385,3 @@ def test_data_that_was_saved_to_disk_is_found(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("MILL_DATA", str(tmp_path / "saved"))
     monkeypatch.setattr(sources, "_opened", {})
     assert metrics_of(of_mill("lm-eval:made_zero", tmp_path / "folders")) == expected
-
-
-@pytest.mark.parametrize(("metric", "high"), [("acc", 0.708), ("bleu_diff", None)])
-def test_zeros_alone_are_proportions_only_where_the_metric_is_one(metric: str, high: float | None) -> None:
-    (task,) = select(["lm-eval:made_zero"]).tasks
-    estimate = _own_estimate(task, metric, [[0.0], [0.0], [0.0]])
-    assert estimate.value == 0.0
-    assert estimate.high == (None if high is None else pytest.approx(high, abs=1e-3))
-
-
-def test_a_task_that_was_not_run_yet_is_left_out_of_scoring_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    outcome = of_mill("lm-eval:made_zero", tmp_path / "out")
-    run = prepare("hash-model", select(["lm-eval:made_text"]), RenderSettings(), output_dir=tmp_path / "out")
-    monkeypatch.setattr("mill.runs.evaluate.run_samples", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run.execute(quiet=True)
-    assert main(["score", str(outcome.folder.path)]) == 1
-    assert "lm-eval:made_text is not scored again: none of its samples was answered yet" in capsys.readouterr().out
-    assert set(outcome.folder.results().tasks) == {"lm-eval:made_zero"}
-
-
-def test_a_metric_on_another_scale_keeps_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    (task,) = select(["lm-eval:made_zero"]).tasks
-    monkeypatch.setattr(task, "aggregate", lambda metric, values: (60.0, 5.0))
-    estimate = _own_estimate(task, "accuracy", [[50.0], [60.0], [70.0]])
-    assert estimate.low is not None and estimate.high is not None and estimate.low < 60.0 < estimate.high

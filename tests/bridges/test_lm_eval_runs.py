@@ -16,9 +16,7 @@ pytest.importorskip("lm_eval")
 from tests import forking
 from tests.bridges.made_tasks import write_tasks
 from tests.launching import TESTS, environment
-from tests.launching import run as run_mill
 from tests.outcomes import assert_same_end, recorded
-from tests.ray_cluster import Cluster, on_ray
 from tests.runs.faults import computed, killed_at_random, resume
 
 NAMES = "lm-eval:made_choice,lm-eval:made_text,lm-eval:made_document,lm-eval:made_repeats,lm-eval:made_group"
@@ -51,25 +49,6 @@ def test_a_run_killed_twice_ends_like_an_undisturbed_one(made: tuple[Path, Path]
     assert 0 < len(recorded(out)) < len(recorded(undisturbed))
     resume(out, log, *options(made), **how(made))
     assert_same_end(out, undisturbed)
-
-
-def test_a_limited_run_that_is_extended_ends_like_a_whole_one(
-    made: tuple[Path, Path], undisturbed: Path, tmp_path: Path
-) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    resume(out, log, "--limit", "5", *options(made), **how(made))
-    resume(out, log, *options(made), **how(made))
-    assert_same_end(out, undisturbed)
-
-
-def test_two_ray_workers_give_the_results_of_one_process(
-    made: tuple[Path, Path], undisturbed: Path, cluster: Cluster, tmp_path: Path
-) -> None:
-    command = ["eval", "toy[path=toy]", NAMES, "--task_paths", str(TESTS / "toy.py"), *options(made), "--quiet"]
-    command += ["--output_dir", str(tmp_path / "out"), *on_ray(2, cluster)]
-    code, stderr = run_mill(command, MILL_DATA=str(made[1]), **cluster.token)
-    assert code == 0, stderr
-    assert_same_end(tmp_path / "out", undisturbed)
 
 
 def in_lm_eval(made: tuple[Path, Path], out: Path, *more: str, **env: str) -> subprocess.CompletedProcess[str]:

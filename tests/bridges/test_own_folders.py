@@ -9,23 +9,18 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from lm_eval.tasks import TaskManager
-
 from mill.api.errors import DataError, UnknownName
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.tasks import sources
 from mill.tasks.load import load_files, select
 from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model
 from tests.bridges.made_tasks import ROWS, YAML, write_tasks
 from tests.plans import prepare
 
-leaves_out = pytest.mark.skipif(
-    not hasattr(TaskManager, "load"), reason="lm-eval before 0.4.12 reads no folder that has such a file"
-)
 TASK_FILE = """
 from mill.api.registry import tasks
 from mill.api.task import RenderSettings
@@ -51,7 +46,6 @@ def own_task(folder: Path, text: str = "", name: str = "own") -> None:
     (folder / f"{name}.yaml").write_text(YAML["made_zero"].replace("made_zero", name) + text)
 
 
-@leaves_out
 def test_a_file_that_does_not_parse_is_left_out_with_its_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     own_task(folder)
     (folder / "broken.yaml").write_text("task: [broken\nmetric_list: x\n")
@@ -75,20 +69,6 @@ def test_a_file_that_does_not_parse_is_the_reason_that_its_task_cannot_be_loaded
     assert main(command) == 2
     *_, line = capsys.readouterr().err.strip().splitlines()  # after the warning that the file is left out
     assert "lm-eval:own from" in line and "cannot be loaded: " in line and "own.yaml, line " in line
-
-
-@leaves_out
-def test_a_file_that_does_not_parse_is_not_the_reason_for_other_tasks(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (folder / "broken.yaml").write_text(
-        YAML["made_zero"].replace("made_zero", "broken") + "generation_kwargs: [1, 2\nx: 3\n"
-    )
-    own_task(folder, "output_tpye: multiple_choice\n")
-    load_files((str(folder),))
-    assert "broken.yaml, line " in caplog.text
-    with pytest.raises(DataError, match="output_tpye"):
-        select(["lm-eval:own"])
 
 
 def test_all_names_of_a_pattern_that_cannot_be_loaded_are_named(folder: Path) -> None:
@@ -147,12 +127,6 @@ def test_python_tasks_beside_a_yaml_file_without_tasks_are_registered(folder: Pa
     assert "own_python_benchmark" in tasks
 
 
-def test_a_yaml_file_without_tasks_alone_is_no_task_folder(folder: Path) -> None:
-    (folder / "cluster.yaml").write_text("nodes: 3\n")
-    with pytest.raises(DataError, match="has neither Python files nor YAML tasks"):
-        load_files((str(folder),))
-
-
 def test_an_exception_of_a_task_has_the_line_of_its_code(folder: Path) -> None:
     (folder / "utils.py").write_text("def process(docs):\n    raise AttributeError\n")
     own_task(folder, "process_docs: !function utils.process\n")
@@ -194,13 +168,6 @@ def test_a_group_lists_its_members(folder: Path, capsys: pytest.CaptureFixture[s
         'lm-eval:made_choice,"task, in made_tag"',
         'lm-eval:made_zero,"task, in made_tag"',
     ]
-
-
-def test_names_of_lm_eval_are_found_without_its_prefix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ls", "tasks", "lm-eval", "--format", "csv"]) == 0
-    assert "lm-eval:made_choice,task" in capsys.readouterr().out
-    assert main(["ls", "tasks", "made_mutual"]) == 2
-    assert "`mill ls tasks lm-eval:made_mutual` lists 1" in capsys.readouterr().err
 
 
 def test_an_edited_file_is_read_again_by_the_next_call(folder: Path) -> None:

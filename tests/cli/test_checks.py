@@ -159,7 +159,8 @@ def test_reports_in_four_forms(swept: Path, mill: Mill, tmp_path: Path) -> None:
     assert page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>")
     assert "n3" in page and "://" not in page.replace("http://www.w3.org", "")  # opens without a network
     assert json.loads((tmp_path / "r.json").read_text())["command"] == "sweep"
-    assert (tmp_path / "r.md").read_text().count("| KL mean |") == 1
+    table = (tmp_path / "r.md").read_text()
+    assert table.count("| KL mean |") == 1 and "| same text |" in table and "answer flips" in table
     suite = ET.parse(tmp_path / "r.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("4", "0")
 
@@ -337,24 +338,6 @@ def test_a_suite_without_gold_answers_has_no_accuracy(mill: Mill, tmp_path: Path
     assert not {"acc", "acc_baseline", "acc_drop"} & set(values(only_check(tmp_path / "results")))
 
 
-def test_two_suites_of_one_name_are_distinguished_or_refused(mill: Mill, tmp_path: Path) -> None:
-    for folder, prompt in (("one", "first"), ("two", "second")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "same.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
-    argv = ("--task_paths", TOY, "--prompts", "one/same.jsonl,two/same.jsonl", "--quiet", "--no-report")
-    code, _, _ = mill("compare", "toy[path=a]", "toy[path=b]", *argv)
-    if code == 0:
-        assert sorted(row["prompt"] for row in only_check(tmp_path / "results").variants[0].rows) == ["first", "second"]
-    else:
-        assert code == 2
-
-
-def test_a_suite_that_is_named_twice_counts_once(mill: Mill, tmp_path: Path) -> None:
-    argv = ("--task_paths", TOY, "--prompts", "numerics,numerics", "--limit", "5", "--quiet", "--no-report")
-    if mill("compare", "toy[path=a]", "toy[path=b]", *argv)[0] == 0:
-        assert only_check(tmp_path / "results").variants[0].counts["samples"] == 5
-
-
 def test_diff_of_one_backend_with_itself_is_refused(mill: Mill, tiny_model: Path) -> None:
     code, _, err = mill("diff", "--model", str(tiny_model), "--backends", "hf,hf", *LIMITS)
     assert code == 2 and len(err.splitlines()) == 1 and "twice" in err
@@ -388,7 +371,7 @@ def test_diff_applies_the_chat_template_by_default(mill: Mill, tmp_path: Path) -
     assert [one.label for one in only_check(tmp_path / "plain").variants] == [f"m base_url={other.url[7:]}"]
 
 
-@pytest.mark.parametrize("names", [("small", "large"), ("org/small", "org/large"), ("llama:8b", "llama:70b")])
+@pytest.mark.parametrize("names", [("org/small", "org/large"), ("llama:8b", "llama:70b")])
 def test_one_address_serves_both_models_of_a_comparison(mill: Mill, tmp_path: Path, names: tuple[str, str]) -> None:
     with FaultServer(complete, models=names) as server:
         code, _, err = mill("compare", *names, "--base-url", server.url, *LIMITS, "--no-report")
@@ -584,15 +567,6 @@ def test_kl_of_two_models_does_not_depend_on_a_third(mill: Mill, tiny_model: Pat
     assert "kl_mean" not in second.metrics and any(
         "no log-probabilities of a given text from served" in n for n in second.warnings
     )
-
-
-def test_every_metric_of_a_sweep_is_in_the_table(swept: Path, tiny_model: Path, mill: Mill) -> None:
-    models = [tiny_model, *(swept.parent / name for name in NOISE)]
-    named = ",".join(f"m{index}={spec(model)}" for index, model in enumerate(models))
-    code, out, _ = mill("sweep", "--models", named, *LIMITS, "--no-report", "--output", str(swept.parent / "again"))
-    assert code == 0
-    for title in ("same text", "answer flips", "KL mean", "perplexity ratio"):
-        assert title in out
 
 
 BAD = {

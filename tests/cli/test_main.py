@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mill.api.registry import import_file
+from mill.api.registry import checks, commands, import_file
 from mill.cli.main import run
+from tests import forking
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = str(ROOT / "tests/toy.py")
@@ -58,9 +61,6 @@ LIGHT = {
     "a path that is no model": ["eval", "./plain.bin", "toy_gen", "--task_paths", TOY],
     "a GGUF file by name alone": ["eval", "hf[path=fake.gguf]", "toy_gen", "--task_paths", TOY],
     "a name that no hub has": ["eval", "hf[path=not a name]", "toy_gen", "--task_paths", TOY],
-    "a model of no provider": ["eval", "litellm[model=x]", "toy_gen", "--task_paths", TOY],
-    "a provider without its key": ["eval", "litellm[model=gpt-4o]", "toy_gen", "--task_paths", TOY],
-    "another one": ["eval", "litellm[model=anthropic/claude-x]", "toy_gen", "--task_paths", TOY],
     "a task that hosted models cannot serve": ["eval", "litellm[model=x]", "toy_choice", "--task_paths", TOY],
     "a name that the hub does not have": ["eval", "hf[path=org/name]", "toy_gen", "--task_paths", TOY],
     "a misspelt config": ["eval", "smolm2_135m_instruct", "toy_gen", "--task_paths", TOY],
@@ -74,22 +74,80 @@ LIGHT = {
 HEAVY = {"torch", "transformers", "numpy", "datasets", "litellm", "pandas", "pyarrow"}
 
 
-@pytest.mark.parametrize("argv", LIGHT.values(), ids=LIGHT)
-def test_refusals_and_lists_come_before_anything_heavy_loads(argv: list[str], tmp_path: Path) -> None:
+ALL_LIGHT = """
+import contextlib, io, json, sys
+from mill.cli.main import run
+for argv in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as err:
+        code = run(argv)
+    print(json.dumps([code, err.getvalue().splitlines(), sorted(sys.modules)]))
+"""
+
+
+def test_refusals_and_lists_come_before_anything_heavy_loads(tmp_path: Path) -> None:
+    """One process for all: the first that loads something heavy is at fault."""
     (tmp_path / "plain.bin").write_bytes(b"weights")
     (tmp_path / "fake.gguf").write_bytes(b"weights")
-    code = f"import sys\nfrom mill.cli.main import run\ncode = run({argv!r})\nprint(code)\nprint(sorted(sys.modules))"
     environment = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_TOKEN"))}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", ALL_LIGHT, json.dumps(list(LIGHT.values()))],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={**environment, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
     )
-    *_, exit_code, modules = done.stdout.splitlines()
-    assert not set(eval(modules)) & HEAVY
-    assert exit_code == ("0" if argv[0] == "ls" else "2") and len(done.stderr.splitlines()) == (argv[0] != "ls")
+    for (name, argv), line in zip(LIGHT.items(), done.stdout.splitlines(), strict=True):
+        code, err, modules = json.loads(line)
+        assert not set(modules) & HEAVY, name
+        assert (code, len(err)) == ((0, 0) if argv[0] == "ls" else (2, 1)), (name, err)
+
+
+PLUGIN = """
+import click
+
+from mill.checks.kinds import CheckKind
+
+@click.command("mill-test-command")
+def command():
+    click.echo("hello from a package")
+
+class Check(CheckKind):
+    "Whether two models greet alike."
+    name = "mill-test-check"
+"""
+
+
+def test_commands_and_checks_of_another_package(mill: Mill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mill_test_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        EntryPoint("mill-test-command", "mill_test_plugin:command", "mill.commands"),
+        EntryPoint("mill-test-check", "mill_test_plugin:Check", "mill.checks"),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
+    for registry in (commands, checks):
+        monkeypatch.setattr(registry, "_entries", registry.entries())
+        monkeypatch.setattr(registry, "_plugins_read", False)
+    shown = mill("--help")[1]
+    assert "mill-test-command  From mill_test_plugin, another package." in shown and "mill-test-check " in shown
+    assert "mill_test_plugin" not in sys.modules
+    assert mill("mill-test-command")[:2] == (0, "hello from a package\n")
+    assert "Whether two models greet alike." in mill("mill-test-check", "--help")[1]
+    assert "did you mean mill-test-check" in mill("mill-test-chek")[2]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["collect", "--format", "latex"],
+        ["collect", "--out", "a.tex"],
+        ["report", ".", "--format", "latex"],
+        ["plot", "--format", "latex"],
+    ],
+)
+def test_latex_is_refused_with_what_makes_it(mill: Mill, argv: list[str]) -> None:
+    code, _, err = mill(*argv)
+    assert code == 2 and "to_latex()" in err and len(err.splitlines()) == 1
 
 
 def test_mill_alone_shows_its_help(mill: Mill) -> None:
@@ -117,31 +175,24 @@ def test_a_server_that_is_not_running_is_named_with_its_command(mill: Mill, spec
     assert code == 2 and message in err and len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["--apply_chat_template", "--use_chat_template", "--use-chat-template"])
-def test_the_chat_template_has_two_names(mill: Mill, tmp_path: Path, name: str) -> None:
-    assert toy(mill, "--limit", "1", name)[0] == 0
+SPELLINGS = {
+    "--apply_chat_template --executor local --max_tokens 7 --fewshot_as_multiturn": True,
+    "--use-chat-template --engine here --max-new-tokens 7 --no_fewshot_as_multiturn": False,
+    "--use_chat_template --executor here --max_gen_toks 7 --fewshot-as-multiturn": True,
+}
+
+
+@pytest.mark.parametrize(("words", "turns"), SPELLINGS.items())
+def test_options_have_several_spellings(mill: Mill, tmp_path: Path, words: str, turns: bool) -> None:
+    assert toy(mill, "--limit", "1", *words.split())[0] == 0
     (manifest,) = tmp_path.glob("results/*/*/manifest.json")
-    assert json.loads(manifest.read_text())["settings"]["apply_chat_template"] is True
+    settings = json.loads(manifest.read_text())["settings"]
+    assert (settings["apply_chat_template"], settings["fewshot_as_multiturn"]) == (True, turns)
+    assert settings["gen_kwargs"] == {"max_gen_toks": 7}
 
 
-@pytest.mark.parametrize(("option", "wanted"), [("--fewshot_as_multiturn", True), ("--no_fewshot_as_multiturn", False)])
-def test_examples_as_turns_can_be_asked_for_and_refused(mill: Mill, tmp_path: Path, option: str, wanted: bool) -> None:
-    assert toy(mill, "--limit", "1", "--apply_chat_template", option)[0] == 0
-    (manifest,) = tmp_path.glob("results/*/*/manifest.json")
-    assert json.loads(manifest.read_text())["settings"]["fewshot_as_multiturn"] is wanted
-
-
-@pytest.mark.parametrize("option", ["--executor", "--engine"])
-def test_the_executor_has_its_former_spelling(mill: Mill, option: str) -> None:
-    assert toy(mill, "--limit", "1", option, "local")[0] == toy(mill, "--limit", "1", option, "here")[0] == 0
+def test_former_spellings_are_not_shown(mill: Mill) -> None:
     assert "--engine" not in mill("eval", "--help")[1]
-
-
-@pytest.mark.parametrize("option", ["--max_tokens", "--max_gen_toks", "--max-new-tokens"])
-def test_the_token_limit_has_several_spellings(mill: Mill, tmp_path: Path, option: str) -> None:
-    assert toy(mill, "--limit", "1", option, "7")[0] == 0
-    (manifest,) = tmp_path.glob("results/*/*/manifest.json")
-    assert json.loads(manifest.read_text())["settings"]["gen_kwargs"] == {"max_gen_toks": 7}
 
 
 @pytest.mark.parametrize("command", ["eval", "determinism"])
@@ -703,82 +754,40 @@ READING = ["ls", "tasks"], ["ls", "--help"], ["collect", "--format", "html"], ["
 WRITING = ["eval", "toy[path=toy]", "toy_gen", "--task_paths", TOY, "--limit", "2", "--quiet"]
 
 
-@pytest.fixture
-def scored(tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Run a command in a process of its own, in a folder with a result: (exit code, standard error)."""
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a result."""
+    folder = tmp_path_factory.mktemp("written")
+    assert called(folder, WRITING, stdout=subprocess.DEVNULL)[0] == 0
+    return folder
 
-    def call(argv: list[str], **streams: Any) -> tuple[int, str]:
-        variables = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-        command = [sys.executable, "-m", "mill", *argv]
-        options: dict[str, Any] = {"cwd": tmp_path, "env": variables, "stderr": subprocess.PIPE, "text": True, **streams}
-        done = subprocess.run(command, **options)
-        return done.returncode, done.stderr
 
-    assert call(WRITING, stdout=subprocess.DEVNULL)[0] == 0
-    return call
+def called(folder: Path, argv: list[str], **streams: Any) -> tuple[int, str]:
+    """Run a command in a process of its own: (exit code, standard error)."""
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **streams}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    with forking.popen([sys.executable, "-m", "mill", *argv], cwd=folder, env=variables, **options) as process:
+        _, err = process.communicate()
+    return process.returncode, err
 
 
 @pytest.mark.parametrize("argv", [*READING, WRITING])
-def test_a_reader_that_closes_the_pipe_is_no_error(scored: Callable[..., tuple[int, str]], argv: list[str]) -> None:
+def test_a_reader_that_closes_the_pipe_is_no_error_and_a_full_disk_is_one_line(written: Path, argv: list[str]) -> None:
     """The pipe has no reader when mill writes."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        assert scored(argv, stdout=writer) == (0, "")
+        assert called(written, argv, stdout=writer) == (0, "")
     finally:
         os.close(writer)
-
-
-@pytest.mark.parametrize("argv", [*READING, WRITING])
-def test_a_full_disk_below_standard_output_is_one_line(scored: Callable[..., tuple[int, str]], argv: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        assert scored(argv, stdout=full) == (1, "mill: cannot write to standard output: No space left on device\n")
+        wrong = (1, "mill: cannot write to standard output: No space left on device\n")
+        assert called(written, argv, stdout=full) == wrong
 
 
-def test_a_closed_standard_output_gets_nothing(scored: Callable[..., tuple[int, str]]) -> None:
-    for argv in READING:
-        assert scored(argv, preexec_fn=lambda: os.close(1)) == (0, "")
-
-
-IN_DEL = """
-import os, signal
-from mill.api.registry import register_model
-from tests.toy import ToyModel
-
-class Dying:
-    def __del__(self):
-        os.kill(os.getpid(), signal.NAME)
-        for _ in range(1000):  # the handler runs between two instructions
-            pass
-        open("deleted", "a").write("x")
-
-@register_model("dying")
-class DyingModel(ToyModel):
-    calls = 0
-
-    def _note(self, request):
-        self.calls += 1
-        if self.calls == 5:
-            Dying()
-        if self.calls == 6:
-            signal.pause()  # until the signal comes again
-        return 1
-"""
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_inside_a_destructor_ends_the_run(tmp_path: Path, name: str, code: int) -> None:
-    """Python discards what a handler raises there."""
-    (tmp_path / "dying.py").write_text(IN_DEL.replace("NAME", name))
-    argv = ["eval", "dying[path=a,batch_size=1]", "toy_gen", "--task_paths", "dying.py", "--output_dir", "out", "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mill", *argv],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TOY_N": "200"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == code and "all completed requests are recorded" in done.stderr, done.stderr
-    assert "Exception ignored" not in done.stderr and not (tmp_path / "deleted").exists()
-    (record,) = (tmp_path / "out").glob("*/*/record/*.jsonl")
-    assert len(record.read_text().splitlines()) in (4, 5)
+def test_a_closed_standard_output_gets_nothing(written: Path) -> None:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for argv in (["ls", "--help"], ["collect"]):
+        command = f"{shlex.join([sys.executable, '-m', 'mill', *argv])} >&-"
+        done = subprocess.run(command, shell=True, cwd=written, env=variables, stderr=subprocess.PIPE, text=True)
+        assert (done.returncode, done.stderr) == (0, "")

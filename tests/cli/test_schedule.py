@@ -32,7 +32,7 @@ def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TOY_N", "4")
-    for command in ("schedule", "collect"):
+    for command in ("schedule", "scores"):
         monkeypatch.setattr(f"mill.cli.{command}.active_jobs", lambda cells: set())
 
     def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
@@ -442,7 +442,7 @@ def test_without_a_list_of_jobs_nothing_is_submitted_twice(
         (tools / "squeue").write_text(f"#!/bin/sh\n{squeue}\n")
         (tools / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}" if squeue is None else f"{tools}:{os.environ['PATH']}")
-    for command in ("schedule", "collect"):
+    for command in ("schedule", "scores"):
         monkeypatch.setattr(f"mill.cli.{command}.active_jobs", active_jobs)
     code, _, err = mill("toy[path=a]")
     assert code != 0 and why in err and len(submitted) == 1

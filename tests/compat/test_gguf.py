@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mill.compat.gguf import cached_reads, clear_cache
+from mill.compat import cached_gguf_reads, clear_gguf_cache
 
 gguf = pytest.importorskip("gguf")
 
@@ -24,22 +24,22 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_parsed_file_is_reused_until_it_changes_or_the_cache_is_cleared(file: Path) -> None:
-    with cached_reads():
+    with cached_gguf_reads():
         first = gguf.GGUFReader(file)
         assert first.fields["tokenizer.ggml.tokens"].contents() == ["a", "b"]
         assert gguf.GGUFReader(str(file)) is first
-    with cached_reads():
+    with cached_gguf_reads():
         assert gguf.GGUFReader(file) is first
         os.utime(file, (1, 1))
         second = gguf.GGUFReader(file)
         assert second is not first
-        clear_cache()
+        clear_gguf_cache()
         assert gguf.GGUFReader(file) is not second
 
 
 def test_the_table_of_tensor_names_is_built_once() -> None:
     llama = gguf.MODEL_ARCH.LLAMA
-    with cached_reads():
+    with cached_gguf_reads():
         names = gguf.get_tensor_name_map(llama, 3)
         assert gguf.get_tensor_name_map(llama, 3) is names
         assert gguf.get_tensor_name_map(llama, 4) is not names
@@ -47,7 +47,7 @@ def test_the_table_of_tensor_names_is_built_once() -> None:
 
 def test_the_library_is_restored_also_after_an_exception() -> None:
     before = gguf.GGUFReader, gguf.get_tensor_name_map
-    with pytest.raises(RuntimeError), cached_reads():
+    with pytest.raises(RuntimeError), cached_gguf_reads():
         assert gguf.GGUFReader is not before[0]
         raise RuntimeError
     assert (gguf.GGUFReader, gguf.get_tensor_name_map) == before

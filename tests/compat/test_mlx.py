@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import ModelError
-from mill.compat.mlx import model_folder, rope_overrides
+from mill.compat import model_folder, rope_overrides
 
 
 def test_a_local_folder_is_returned_as_it_is(tmp_path: Path) -> None:

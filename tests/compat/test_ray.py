@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mill.compat.ray import silence_node_reports
+from mill.compat import silence_node_reports
 
 ray = pytest.importorskip("ray")
 REPORT = {"lines": ["a node died"], "pid": "raylet", "is_err": False, "ip": "127.0.0.1"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
+from mill.compat import cpu_flash_attention, cuda_flash_attention
 
 torch = pytest.importorskip("torch")
 SCALE = 0.3

@@ -15,7 +15,6 @@ from tests import forking
 from tests.engines.prepared import environment
 from tests.export.made_runs import ENVIRONMENT, evaluate, leaks, lines, mill
 from tests.export.odd import ESCAPED
-from tests.view.conversion import converted
 
 EXAM = Path(__file__).parents[1] / "toy_exam.py"
 READER = Path(__file__).with_name("read_exports.py")
@@ -116,17 +115,6 @@ def test_inspect_reads_dialogs_and_tools(logs: dict[str, Any]) -> None:
     assert (agent["messages"][2]["content"], agent["messages"][3]["error"]["type"]) == ("12", "parsing")
 
 
-def test_repeats_are_epochs(python: str, tmp_path: Path) -> None:
-    run = evaluate(tmp_path / "run", "odd_text", "--repeats", "2", "--gen_kwargs", "temperature=0.5", python=python)
-    done = mill("export", str(run.folder.path), "--to", "inspect", "--out", str(tmp_path / "out"), python=python)
-    assert done.returncode == 0
-    done = forking.run([python, str(READER), str(tmp_path / "out")], env=ENVIRONMENT)
-    (log,) = json.loads(done.stdout)
-    assert log["epochs"] == 2
-    assert sorted((one["id"], one["epoch"]) for one in log["samples"])[-2:] == [("plain", 1), ("plain", 2)]
-    assert len(log["samples"]) == 8
-
-
 @pytest.mark.parametrize(("option", "limit"), [("--sample", None), ("--limit", 60)])
 def test_inspect_and_every_eval_ever_read_what_was_sampled(
     option: str, limit: int | None, python: str, tmp_path: Path
@@ -150,19 +138,6 @@ def test_inspect_and_every_eval_ever_read_what_was_sampled(
     (file,) = (tmp_path / "every-eval-ever").rglob("*[0-9a-f].json")
     (result,) = json.loads(file.read_text())["evaluation_results"]
     assert result["score_details"]["details"]["sampled"] == sampled
-
-
-def test_mills_own_reader_finds_the_run_again(run: ExportedRun, folder: Path, tmp_path: Path) -> None:
-    (file,) = folder.glob("*_odd-dialog_*.eval")
-    back = converted(file, tmp_path / "back")
-    assert back.results.tasks["odd_dialog"].metrics["exact_match"].value == 0.5
-    ours, theirs = {row.id: row for row in run.rows("odd_dialog")}, back.rows("odd_dialog")
-    assert [response["text"] for response in theirs["long"]["responses"][0]] == [
-        response["text"] for response in ours["long"].responses[0]
-    ]
-    (agent,) = folder.glob("*_odd-agent_*.eval")
-    first = converted(agent, tmp_path / "agent").samples("odd_agent")["plain"].responses[0][0]
-    assert [result.outcome for result in first.tool_results] == ["ok", "malformed"]
 
 
 @pytest.fixture(scope="module")

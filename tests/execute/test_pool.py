@@ -68,11 +68,8 @@ class FakeWorker:
             self.completed += 1
             yield [(request.key, Response(text=f"re: {request.text}"))]
 
-    def warnings(self) -> list[str]:
-        return ["slow", f"worker {self.number}"]
-
-    def execution_paths(self) -> dict[str, str]:
-        return {}
+    def report(self) -> tuple[list[str], dict[str, str]]:
+        return ["slow", f"worker {self.number}"], {}
 
     def end(self) -> None:
         self.ended += 1

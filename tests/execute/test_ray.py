@@ -92,32 +92,38 @@ def test_a_request_that_kills_its_worker_is_tried_again_and_then_an_error(
 def test_local_ray_starts_on_demand_leaves_no_processes_and_loses_no_response(
     alone: Path, hold: Path, tmp_path: Path
 ) -> None:
-    """A run is terminated, resumed with another number of workers, loses its Ray, and is resumed without Ray."""
+    """A run is terminated, resumed with another number of workers, loses its node, and is resumed without Ray."""
     log, out = tmp_path / "log", tmp_path / "out"
     messages = [
         "mill: interrupted; all completed requests are recorded: the same command resumes from there",
-        "nothing answers at the Ray cluster's address",
+        "the node of the Ray cluster that this command is on died",
     ]
     for number, (workers, message) in enumerate(zip((2, 3), messages, strict=True), 1):
-        known = set(recorded(out))
+        known = answered(out)
         running = start_mill(toy(out, TASKS, *on_ray(workers), model=watched(log, hold)))
-        until(lambda known=known: len(recorded(out)) > len(known) + 8, "ninth response")
+        until(lambda known=known: len(answered(out)) > len(known) + 8, "ninth response")
         if number == 1:
             running.send_signal(signal.SIGTERM)
         else:
-            kill(ray_processes(running.pid))
+            own = ray_processes(running.pid)
+            kill([pid for pid, command in processes() if pid in own and "raylet" in command.split()[0]])
         code, stderr = ended(running, 90)
         until(lambda running=running: not ray_processes(running.pid), "end of Ray's processes")
         (line,) = [line for line in mill_lines(stderr) if "warning" not in line]
-        assert message in line and code == (143 if number == 1 else 2), stderr
+        assert message in line and (code == 143 if number == 1 else code > 0), stderr
         assert not known & set(computed(log))
         log.unlink()
     assert [session["ended"] for session in sessions(out)] == ["interrupted", "failed"]
-    known = set(recorded(out))
+    known = answered(out)
     hold.write_text("1000")
     assert run(toy(out, TASKS, model=watched(log, hold)))[0] == 0
     assert not known & set(computed(log))
-    assert_same_end(out, alone)
+    assert (samples(out), scores(out)) == (samples(alone), scores(alone))
+
+
+def answered(out: Path) -> set[str]:
+    """What is recorded, but for requests whose workers died with the node: they are asked again."""
+    return {key for key, answer in recorded(out).items() if "error" not in answer}
 
 
 def ray_processes(pid: int) -> list[int]:
@@ -127,6 +133,7 @@ def ray_processes(pid: int) -> list[int]:
 
 def test_the_requests_of_a_lost_machine_go_to_the_others(cluster: Cluster, alone: Path, hold: Path, tmp_path: Path) -> None:
     log, out, other = tmp_path / "log", tmp_path / "out", cluster.grow()
+    hold.write_text("5")  # so that each of them gets a chunk
     try:
         running = start_mill(toy(out, TASKS, *on_ray(3, cluster), model=watched(log, hold)), **cluster.token)
         until(lambda: len(workers_in(log)) == 3, "request of the third worker")

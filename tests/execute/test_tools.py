@@ -15,6 +15,7 @@ from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall
+from mill.execute.sample_state import SampleState
 from mill.execute.tools import execute, run_tools
 from mill.runs.rescore import score_again
 from mill.runs.run_scores import Outcome
@@ -127,10 +128,11 @@ def test_tools_run_in_the_sandbox_of_their_call(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(type(make_task("toy_agent")), "call_tool", lambda *given: chosen_sandbox().name)
     for name in ("none", "bubblewrap"):
         request = Request(MULTI_ROUND, "q", options={"round": 0})
-        request.resps.append(Response(text="", tool_calls=(ToolCall.parse("add", {}),)))
+        state = SampleState(make_task("toy_agent"), Sample("0", {"question": "q"}), RenderSettings(), [], [[request]])
+        state.answers[request.key] = [Response(text="", tool_calls=(ToolCall.parse("add", {}),))]
         with consenting(Consent(sandbox=name)):
-            run_tools(Nothing(), [(make_task("toy_agent"), Sample("0", {"question": "q"}), RenderSettings(), [request])])
-        assert [result.output for result in request.resps[0].tool_results] == [name]
+            run_tools(Nothing(), [(state, [request])])
+        assert [result.output for result in state.answers[request.key][0].tool_results] == [name]
 
 
 def test_a_tool_gets_the_calls_before_it_and_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +151,15 @@ def test_a_tool_gets_the_calls_before_it_and_their_results(monkeypatch: pytest.M
 
     task, sample = make_task("toy_agent"), Sample("0", {"question": "q"})
     monkeypatch.setattr(type(task), "call_tool", total)
-    rounds = []
+    state = SampleState(task, sample, RenderSettings(), [])
+    rounds: list[Request] = []
     for number, numbers in enumerate([("1",), ("2", "3"), ("4", "5")]):
         calls = tuple(ToolCall.parse("add", {"a": one}) for one in numbers)
-        rounds.append(Request(MULTI_ROUND, f"round {number}", resps=[Response(text="", tool_calls=calls)]))
-        run_tools(Nothing(), [(task, sample, RenderSettings(), rounds)])
-    assert [[result.output for result in one.resps[0].tool_results] for one in rounds] == [["1"], ["3", "6"], ["10", "15"]]
+        rounds.append(Request(MULTI_ROUND, f"round {number}"))
+        state.answers[rounds[-1].key] = [Response(text="", tool_calls=calls)]
+        run_tools(Nothing(), [(state, rounds)])
+    assert [[result.output for result in one.tool_results] for one in state.responses(rounds)] == [
+        ["1"],
+        ["3", "6"],
+        ["10", "15"],
+    ]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+from mill.api.registry import exporters
 from mill.cli.main import run as main
 from mill.export.run import ExportedRun
-from mill.export.target import Target, parse_target
+from mill.export.target import parse_target
 from mill.view.scan import scan
 from tests.export.made_runs import ODD
 
@@ -30,18 +32,50 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
-def test_targets() -> None:
-    assert parse_target("mlflow:http://127.0.0.1:5000") == Target("mlflow", "http://127.0.0.1:5000")
-    assert parse_target("wandb:team/evals") == Target("wandb", "team/evals")
-    assert parse_target("parquet") == Target("parquet")
+@pytest.mark.parametrize("text", ["mlflow:http://127.0.0.1:5000", "wandb:team/evals", "parquet:"])
+def test_targets(text: str) -> None:
+    target = parse_target(text)
+    assert f"{target.name}:{target.address}" == text
+
+
+PLUGIN = """
+from mill.export.target import Exporter
+
+def write(runs, folder, samples=True):
+    (folder / "names.txt").write_text(" ".join(run.model for run in runs))
+    return [folder / "names.txt"]
+
+EXPORTER = Exporter("mill-test-names", "the names of models", write=write)
+"""
+
+
+def test_a_target_of_another_package(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mill_test_names.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [
+        EntryPoint("mill-test-names", "mill_test_names:EXPORTER", "mill.exporters"),
+        EntryPoint("mill-test-broken", "mill_test_missing:EXPORTER", "mill.exporters"),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
+    monkeypatch.setattr(exporters, "_entries", exporters.entries())
+    monkeypatch.setattr(exporters, "_plugins_read", False)
+    (tmp_path / "out").mkdir()
+    assert main(["export", str(results), "--to", "mill-test-names", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/names.txt").read_text() == "org/odd"
+    assert main(["export", str(results), "--to", "mlflow", "--out", "x"]) == 2
+    error = capsys.readouterr().err
+    assert "the target mill-test-broken cannot be used: cannot import mill_test_missing" in error
+    assert "lm-eval, mill-test-names, parquet, not for mlflow" in error
 
 
 def test_what_has_no_effect_is_refused(capsys: pytest.CaptureFixture[str], results: Path) -> None:
     run = str(results)
     assert "did you mean mlflow?" in refused(capsys, run, "--to", "mflow")
     assert "parquet is a file format; --out names its folder" in refused(capsys, run, "--to", "parquet:x")
-    assert "--out is for files" in refused(capsys, run, "--to", "mlflow", "--out", "x")
-    assert "--project is for mlflow, wandb, trackio, not for hub" in refused(capsys, run, "--to", "hub", "--project", "x")
+    assert "--out is for every-eval-ever, hub" in refused(capsys, run, "--to", "mlflow", "--out", "x")
+    assert "--project is for mlflow, trackio, wandb, not for hub" in refused(capsys, run, "--to", "hub", "--project", "x")
     assert "--no_report is for" in refused(capsys, run, "--to", "hub", "--no_report")
     assert "--offline is for wandb, not for trackio" in refused(capsys, run, "--to", "trackio", "--offline")
     assert "names the project already" in refused(capsys, run, "--to", "wandb:a", "--project", "b")

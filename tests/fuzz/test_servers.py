@@ -25,13 +25,11 @@ from mill.models.http.failures import Failure, error_message, parse_retry_after,
 from mill.models.http.probes import same_file, same_model
 from mill.models.http.server import response_to
 from mill.models.litellm.model import _body_of
-from mill.models.llama_cpp.model import LlamaCppModel
-from mill.models.llama_cpp.schema import Props, Settings
-from mill.models.openai_compat.answers import read_answer
+from mill.models.llama_cpp.model import LlamaCppModel, Props, Settings
+from mill.models.openai_compat.answers import StreamedAnswer, read_answer
 from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.openai_compat.schema import read_models, read_window
 from mill.models.openai_compat.scoring import ROUTES
-from mill.models.openai_compat.stream import StreamedAnswer
 from tests import recorded_answers as recorded
 from tests.fuzz.cases import count, dice, examples
 from tests.fuzz.mutation import variant

@@ -56,15 +56,6 @@ def test_a_bound_belongs_to_the_bin_below() -> None:
     assert counts == [1, 1, 1, 0, 1]
 
 
-def test_perfect_calibration_has_no_error() -> None:
-    assert calibration([(0.75, True), (0.75, True), (0.75, True), (0.75, False)]).ece == pytest.approx(0.0)
-
-
-def test_nothing_is_nan() -> None:
-    found = calibration([])
-    assert math.isnan(found.ece) and found.n == 0 and len(found.bins) == 15
-
-
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [

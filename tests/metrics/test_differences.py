@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from mill.api.errors import SpecError
+from mill.api.registry import register_metric
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.differences import (
     Difference,
@@ -20,7 +22,7 @@ from mill.metrics.differences import (
     pooled_difference,
     unpaired_difference,
 )
-from mill.metrics.estimate import Estimate
+from mill.metrics.estimate import NOTHING, Estimate
 from mill.metrics.paired import mean_of, rate, rate_difference
 
 stats = pytest.importorskip("scipy.stats")
@@ -137,6 +139,13 @@ def test_equal_perplexities_are_seldom_called_different() -> None:
 )  # fmt: skip
 def test_the_better_direction_is_known_by_name(metric: str, expected: int) -> None:
     assert direction(metric) == expected
+
+
+def test_a_registered_metric_says_which_direction_is_better() -> None:
+    register_metric("my_delay", better="lower")(lambda samples: NOTHING)
+    assert direction("my_delay") == -1
+    with pytest.raises(SpecError, match="better='more': higher or lower is needed"):
+        register_metric("my_gain", better="more")
 
 
 def test_the_metrics_of_built_in_tasks_have_a_direction() -> None:

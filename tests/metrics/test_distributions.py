@@ -8,7 +8,7 @@ import random
 import pytest
 from scipy import special, stats  # type: ignore[import-untyped]
 
-from mill.metrics.distributions import beta_cdf, beta_quantile, t_p_value, t_quantile
+from mill.metrics.estimate import beta_cdf, beta_quantile, t_p_value, t_quantile
 
 
 def test_the_beta_distribution_is_scipys() -> None:

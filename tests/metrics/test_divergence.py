@@ -42,11 +42,6 @@ def test_a_divergence_computed_by_hand() -> None:
     assert gap.delta_p == pytest.approx(0.25)
 
 
-def test_equal_distributions_do_not_diverge() -> None:
-    p = log_softmax(np.random.default_rng(2).normal(size=(5, 100))).astype(np.float32)
-    assert [gap.kl for gap in exact_gaps(p, p, [0] * 5)] == [0.0] * 5
-
-
 def test_rounding_makes_no_divergence_negative() -> None:
     draw = np.random.default_rng(3)
     p = log_softmax(draw.normal(size=(100, 2000)) * 3)
@@ -95,13 +90,6 @@ def test_a_bound_from_disjoint_tokens_and_a_token_outside_both() -> None:
     assert gap.kl == 0.0  # the token itself is the only one known on both sides, with equal probability
     assert not gap.same_top
     assert gap_of(p, q, 2, 0).kl == pytest.approx(0.6 * math.log(0.6 / 0.05) + 0.4 * math.log(0.4 / 0.95))
-
-
-def test_a_bound_from_all_tokens_is_the_divergence() -> None:
-    draw = np.random.default_rng(5)
-    for _ in range(200):
-        p, q = log_softmax(draw.normal(size=20) * 2), log_softmax(draw.normal(size=20) * 2)
-        assert gap_of(p, q, 20, 3).kl == pytest.approx(torch_kl(p[None], q[None])[0], abs=1e-9)
 
 
 def test_a_bound_grows_with_what_is_known() -> None:

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
 from mill.metrics import mean
@@ -31,31 +29,11 @@ def test_the_exact_interval_of_all_right_by_hand() -> None:
     assert low == 0.0 and high == pytest.approx(1 - 0.025 ** (1 / 20))
 
 
-@settings(deadline=None)
-@given(n=st.integers(1, 100_000), share=st.floats(0, 1))
-def test_the_exact_interval_stays_between_zero_and_one(n: int, share: float) -> None:
-    low, high = exact_interval(round(n * share), n)
-    assert 0.0 <= low < high <= 1.0
-    assert low <= round(n * share) / n <= high
-
-
-@settings(deadline=None)
-@given(n=st.integers(1, 2000), data=st.data())
-def test_more_right_answers_never_lower_the_interval(n: int, data: st.DataObject) -> None:
-    k = data.draw(st.integers(0, n - 1))
-    (low, high), (next_low, next_high) = exact_interval(k, n), exact_interval(k + 1, n)
-    assert next_low >= low and next_high >= high
-
-
 def test_the_interval_of_a_mean_is_students() -> None:
     expected = stats.t.interval(0.95, df=6, loc=10.0, scale=0.5)
     found = around(10.0, 0.5, 7)
     assert (found.value, found.stderr, found.n) == (10.0, 0.5, 7)
     assert (found.low, found.high) == pytest.approx(expected)
-
-
-def test_without_a_standard_error_there_is_no_interval() -> None:
-    assert around(0.25, None, 1) == Estimate(0.25, None, None, None, 1)
 
 
 def test_a_weighted_pool_gives_samples_equal_weight() -> None:
@@ -73,15 +51,6 @@ def test_a_plain_pool_gives_tasks_equal_weight() -> None:
     reach = stats.t.ppf(0.975, df) * 0.025
     assert (found.low, found.high) == pytest.approx((0.7 - reach, 0.7 + reach), abs=1e-9)
     assert found.n == 40
-
-
-def test_a_pool_of_one_task_is_its_estimate() -> None:
-    found = pool([LARGE], weighted=False)
-    assert (found.value, found.stderr, found.n) == pytest.approx((0.5, 0.04, 30))
-
-
-def test_tasks_without_samples_have_no_weight() -> None:
-    assert pool([NOTHING, SMALL], weighted=False).value == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("parts", [[], [NOTHING], [NOTHING, NOTHING]])
@@ -102,10 +71,6 @@ def test_nan_in_a_task_is_nan_in_the_pool() -> None:
     assert math.isnan(found.value)
     assert found.stderr is not None and math.isnan(found.stderr)
     assert found.n == 40
-
-
-def test_infinity_in_a_task_is_infinity_in_the_pool() -> None:
-    assert pool([LARGE, Estimate(math.inf, math.nan, math.nan, math.nan, 10)], weighted=False).value == math.inf
 
 
 def test_the_mean_of_tasks_that_are_all_right_does_not_collapse() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mill.api.errors import SpecError
-from mill.metrics.aggregate import mean, share
+from mill.metrics.aggregate import mean
 from mill.metrics.repeats import RepeatMetric, pass_at, read_repeat_metrics, value_of
 
 
@@ -111,9 +111,3 @@ def test_the_standard_error_is_that_of_a_bootstrap_over_questions(kind: str) -> 
     assert estimate.stderr == pytest.approx(bootstrap, rel=0.05)
     naive = math.sqrt(right.mean() * (1 - right.mean()) / right.size)
     assert estimate.stderr is not None and estimate.stderr > 1.5 * naive
-
-
-def test_values_of_0_and_1_have_the_interval_of_their_mean() -> None:
-    for rows in ([[0.0]] * 5, [[0.0]] * 2, [[1.0], [0.0], [1.0]]):
-        assert share(rows) == mean(rows)
-    assert share([[0.5], [0.0], [1.0]]) != mean([[0.5], [0.0], [1.0]])

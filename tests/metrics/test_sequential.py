@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats  # type: ignore[import-untyped]
 
-from mill.api.errors import DataError, SpecError
+from mill.api.errors import DataError
 from mill.metrics.sequential import Bets, Decider, ShareEvidence
 
 SIZE = 600
@@ -249,35 +249,6 @@ def test_a_wrong_decision_is_corrected_once_that_is_certain(binary: bool) -> Non
     assert decider.decision is True
     decider.update([0.0])
     assert decider.decision is False
-
-
-def test_before_the_first_value_nothing_is_known() -> None:
-    decider = Decider(0.0, ">", 10, limits=(-1.0, 1.0))
-    assert decider.decision is None and decider.interval == (-1.0, 1.0) and decider.n == 0 and math.isnan(decider.value)
-
-
-def test_the_size_of_blocks_does_not_change_the_evidence() -> None:
-    together, single = Bets(SIZE, 0.5), Bets(SIZE, 0.5)
-    together.update(VALUES)
-    for value in VALUES:
-        single.update([value])
-    assert single.capital == together.capital
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((0.5, "=", 10), {}, "a direction"),
-        ((0.5, ">", 0), {}, "at least one sample"),
-        ((0.5, ">", 10), {"alpha": 1.0}, "an alpha between 0 and 1"),
-        ((0.5, ">", 10), {"limits": (0.0, math.inf)}, "finite limits"),
-        ((0.5, ">", 10), {"limits": (-1.0, 1.0), "binary": True}, "limits 0 and 1"),
-        ((math.nan, ">", 10), {}, "NaN"),
-    ],
-)
-def test_what_cannot_be_tested_is_refused(arguments: tuple, options: dict, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        Decider(*arguments, **options)
 
 
 @pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf])

@@ -357,7 +357,7 @@ def test_an_error_beside_a_shared_image_is_that_of_its_own_request(
 
 TASKS = """
 from dataclasses import replace
-from mill.tasks.cifar10 import CIFAR10
+from mill.tasks.images import CIFAR10
 from mill.tasks.images import add_renderings
 add_renderings("cifar10_plain", replace(CIFAR10, templates=("{c}",)))
 add_renderings("cifar10_upper", replace(CIFAR10, folders=tuple(name.upper() for name in CIFAR10.classes)))

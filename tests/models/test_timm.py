@@ -24,7 +24,7 @@ from mill.models.media.decode import load_image
 from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
 from mill.runs.evaluate import Plan
-from mill.tasks.cifar10 import CLASSES
+from mill.tasks.images import CIFAR10_CLASSES as CLASSES
 from mill.tasks.load import select
 from tests.plans import prepare
 

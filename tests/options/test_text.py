@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.api.errors import MillError, SpecError
-from mill.cli.values import FiniteFloat
+from mill.cli.options import FiniteFloat
 from mill.options.eval_options import EvalOptions, merge
 from mill.options.option import options_of
 from mill.options.text import format_pairs, parse_pairs

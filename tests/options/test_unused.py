@@ -14,7 +14,7 @@ from tests.runs.faults import ROOT, TOY
 
 AGENT = ROOT / "tests/toy_agent.py"
 NO_MODEL = "hf[path=/no/such/model]"
-NUMBERS = ["1" + "0" * 30, "-1", "0", "1e9", "abc", "1.5", "nan", "9" * 5000]
+NUMBERS = ["1" + "0" * 30, "0", "1.5", "nan", "9" * 5000]
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +88,7 @@ def test_an_image_without_docker_is_refused(tmp_path: Path, capsys: pytest.Captu
     assert "has no effect" not in refusal_of_file(capsys, tmp_path, "sandbox_image: org/python:3\nsandbox: docker")
 
 
-@pytest.mark.parametrize(
-    "name", ["-v/:/host", "--privileged", "a b", "a\tb", "a\nb", "a\x1b[31m", "a\u2028b", "x" * 10**4 + " "]
-)
+@pytest.mark.parametrize("name", ["-v/:/host", "--privileged", "a b", "a\nb", "a\x1b[31m", "x" * 10**4 + " "])
 def test_a_name_that_is_no_image_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = refusal(capsys, tmp_path, "--sandbox", "docker", f"--sandbox_image={name}")
     assert line.startswith("mill: --sandbox_image: ") and line.endswith(" is no name of an image") and len(line) < 200
@@ -99,8 +97,7 @@ def test_a_name_that_is_no_image_is_refused(name: str, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     "name",
     [
-        "messages", "tools", "add_generation_prompt", "tokenize", "conversation", "continue_final_message", "chat_template",
-        "__class__", "__x", "self", "raise_exception",
+        "messages", "tokenize", "__class__", "self", "raise_exception",
     ],
 )  # fmt: skip
 def test_variables_that_mill_sets_are_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from mill.runs.folder import RunFolder
 from mill.runs.session import spent_so_far
 from tests.launching import TESTS, ended, lines, run, start_mill, start_ranks, toy
@@ -32,16 +34,18 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait(60)
 
 
-def test_ranks_of_a_local_model_share_a_budget(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [{}, {"APART": "1"}], ids=["shared files", "files apart"])
+def test_ranks_of_a_local_model_share_a_budget(apart: dict[str, str], tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     for budget, done in ((60, 12), (100, 20)):
         command = toy(out, "toy_gen", "--max_tokens_total", str(budget))
-        ranks = start_ranks(2, command, RANKED, TOY_LOG=str(log))
+        ranks = start_ranks(2, command, RANKED, TOY_LOG=str(log), **apart)
         results = [ended(process) for process in ranks]
         assert [code for code, _ in results] == [4, 0], results
         assert done <= len(lines(log)) <= done + 1, "each rank may have one request in flight"
-        assert scores(out)["tasks"]["toy_gen"]["n"] == len(lines(log))
-    assert [ended(process)[0] for process in start_ranks(2, toy(out, "toy_gen"), RANKED, TOY_LOG=str(log))] == [
+        first = tmp_path / ("out-0" if apart else "out")
+        assert scores(first)["tasks"]["toy_gen"]["n"] == len(lines(log))
+    assert [ended(process)[0] for process in start_ranks(2, toy(out, "toy_gen"), RANKED, TOY_LOG=str(log), **apart)] == [
         0,
         0,
     ]

@@ -74,7 +74,7 @@ def test_prompts_that_a_task_gives_as_text_are_chat_messages_and_documents_are_n
             output_dir=tmp_path,
         )
         assert ready.states[0].first_request.context == context
-        assert ready.settings.apply_chat_template and not ready.model.use_chat_template
+        assert ready.config.settings.apply_chat_template and not ready.model.use_chat_template
 
 
 CONTRADICTIONS: dict[str, tuple[list[str], str]] = {

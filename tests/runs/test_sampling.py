@@ -157,7 +157,9 @@ def test_a_smaller_sample_does_not_replace_a_larger_one_or_the_whole(tmp_path: P
 
 def budgeted(tmp_path: Path, tokens: int, **given: Any) -> Outcome:
     """Each request takes four tokens."""
-    return replace(plan(tmp_path, **given), limits=BudgetLimits(tokens=tokens)).execute(quiet=True)
+    planned = plan(tmp_path, **given)
+    limited = replace(planned.config, limits=BudgetLimits(tokens=tokens))
+    return replace(planned, config=limited).execute(quiet=True)
 
 
 def test_a_budget_ends_with_a_smaller_random_sample(tmp_path: Path) -> None:

@@ -79,3 +79,4 @@ def test_calls_in_threads_end_as_calls_one_after_another(tmp_path: Path) -> None
     assert samples(tmp_path / "out") == samples(tmp_path / "alone")
     assert scores(tmp_path / "out")["tasks"] == scores(tmp_path / "alone")["tasks"]
     assert [session["ended"] for session in sessions(tmp_path / "out")] == ["finished"] * CALLS
+    assert all("scoring" in session["timing"] for session in sessions(tmp_path / "out"))

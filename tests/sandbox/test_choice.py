@@ -13,9 +13,7 @@ import pytest
 
 from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
-from mill.options.eval_options import EvalOptions
-from mill.options.option import options_of, read_all
-from mill.options.switches import one_call
+from mill.options.option import one_call
 from mill.sandbox import chosen_sandbox, programs, refuse_unsafe_code, run_programs
 from mill.sandbox.bubblewrap import Bubblewrap
 from mill.support.processes import Background
@@ -84,16 +82,6 @@ def test_docker_without_a_daemon_is_refused(tmp_path: Path, monkeypatch: pytest.
         refuse_unsafe_code([make_task("humaneval")])
 
 
-def test_an_image_that_is_missing_is_refused_before_scoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(tmp_path, "podman", 'test "$1" = ps')
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with consenting(Consent(sandbox="docker", sandbox_image="org/python:3")):
-        problem = chosen_sandbox().problem
-    if not problem.startswith("podman"):
-        pytest.skip("a docker daemon answers here")
-    assert problem == "podman has no image org/python:3: podman pull org/python:3"
-
-
 def test_a_container_is_started_for_each_program_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an engine that logs its arguments and runs the command of the container here."""
     text = f"""
@@ -137,15 +125,6 @@ def test_consent_is_needed_where_code_is_not_isolated() -> None:
         refuse_unsafe_code([builtin, other])
     with pytest.raises(SpecError, match="piqa executes code"):  # the next call
         refuse_unsafe_code([builtin, other])
-
-
-def test_the_choice_is_an_option_of_a_run() -> None:
-    known = options_of(EvalOptions)
-    with one_call(read_all({"sandbox": "none"}, known, "option")):
-        assert chosen_sandbox().name == "none" and not chosen_sandbox().isolates
-    assert chosen_sandbox().name == "bubblewrap"
-    with pytest.raises(SpecError, match="sandbox must be bubblewrap or docker or none, not 'chroot'"):
-        read_all({"sandbox": "chroot"}, known, "option")
 
 
 def test_calls_in_two_threads_have_their_own_sandboxes() -> None:

@@ -75,14 +75,6 @@ def test_a_smaller_run_is_not_enough_and_a_larger_one_is(tmp_path: Path) -> None
     assert small_cell.missing(tmp_path) == whole_cell.missing(tmp_path) == []
 
 
-def test_cells_are_read_as_they_were_stored(tmp_path: Path) -> None:
-    other = replace(CELL, argv=("eval", "ä", "--n_shots", "5"), n_shots=5, job="7_1")
-    assert read_cells(tmp_path) == {}
-    remember_cells(tmp_path, [CELL, other])
-    assert read_cells(tmp_path) == {CELL.key: CELL, other.key: other}
-    assert CELL.key != other.key and (CELL.shots, other.shots, replace(CELL, n_shots=None).shots) == ("0", "5", "-")
-
-
 def test_commands_at_the_same_time_lose_none_of_each_others_cells(tmp_path: Path) -> None:
     def remember(worker: int) -> None:
         for number in range(25):
@@ -98,14 +90,6 @@ def test_a_damaged_result_is_missing_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / CELL.run / "results.json").write_text("{")
     (missing,) = CELL.missing(tmp_path)
     assert missing.startswith("toy_gen: ") and "results.json is not valid JSON" in missing
-
-
-def test_a_job_is_stored_until_there_is_a_newer_one(tmp_path: Path) -> None:
-    remember_cells(tmp_path, [replace(CELL, job="7_1")])
-    remember_cells(tmp_path, [CELL])
-    assert read_cells(tmp_path)[CELL.key].job == "7_1"
-    remember_cells(tmp_path, [replace(CELL, job="8")])
-    assert read_cells(tmp_path)[CELL.key].job == "8"
 
 
 def test_runs_outside_the_schedule_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +136,5 @@ def test_a_cell_that_leads_out_of_the_output_folder_is_not_followed(tmp_path: Pa
 )
 def test_a_file_of_another_shape_is_refused_in_one_line(tmp_path: Path, content: Any) -> None:
     write_cells(tmp_path, content)
-    with pytest.raises(MillError, match=r"k\.json"):
-        read_cells(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "3"])
-def test_a_file_that_is_no_object_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    write_cells(tmp_path, None)
-    (tmp_path / "schedule/cells/k.json").write_text(text)
     with pytest.raises(MillError, match=r"k\.json"):
         read_cells(tmp_path)

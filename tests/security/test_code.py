@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mill.api.consent import Consent, consenting
-from mill.models.spec.remote_code import remote_code_of
+from mill.models.spec.fingerprint import remote_code_of
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")

@@ -70,7 +70,7 @@ def echo() -> Iterator[FaultServer]:
         yield server
 
 
-@pytest.fixture(params=["by name", "MILL_API_KEY", "OPENAI_API_KEY"])
+@pytest.fixture(params=["by name", "OPENAI_API_KEY"])
 def spec(request: pytest.FixtureRequest, mill: Mill, echo: FaultServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """The server's model, with a key from each possible source."""
     inner = ",api_key=$SOME_NAME" if request.param == "by name" else ""
@@ -159,13 +159,12 @@ def test_a_login_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: F
     assert not [text for _, text in output if leaks(text)] and leaking_files(tmp_path) == []
 
 
-@pytest.mark.parametrize("query", [f"?api_key={KEY}", f"?token={KEY}", f"?x=1&key={KEY}"])
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize("query", [f"?api_key={KEY}", f"?x=1&key={KEY}"])
 def test_a_key_in_the_query_of_an_address_is_refused_and_not_printed(
-    mill: Mill, tmp_path: Path, echo: FaultServer, query: str, debug: tuple[str, ...]
+    mill: Mill, tmp_path: Path, echo: FaultServer, query: str
 ) -> None:
     spec = f"openai-compat[base_url={echo.url}/v1{query},model=m]"
-    code, output = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
+    code, output = mill("--debug", "eval", spec, "toy_gen", "--task_paths", TOY, "--output_dir", "out")
     assert code == 2 and "in single quotes" in output and not leaks(output) and leaking_files(tmp_path) == []
     with pytest.raises(SpecError, match="a key is given as api_key=") as raised:
         open_model(spec)
@@ -176,14 +175,6 @@ def test_a_login_is_not_part_of_the_identity_of_a_custom_backend() -> None:
     spec = f"toy[path=http://{KEY}@host]"
     load_files((TOY,))
     assert not leaks(json.dumps(open_model(parse_spec(spec)).identity()["arguments"]))
-
-
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
-@pytest.mark.parametrize("spec", [f"openai-compat[model=m,nonsense,api_key={KEY}]", f"openai-compat[model=m,api_key={KEY}"])
-def test_an_error_in_a_run_file_is_reported_without_its_key(mill: Mill, spec: str, debug: tuple[str, ...]) -> None:
-    Path("run.yaml").write_text(json.dumps({"models": spec, "tasks": "toy_gen", "task_paths": TOY}))
-    code, output = mill(*debug, "eval", "--config", "run.yaml")
-    assert code == 2 and not leaks(output)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +202,16 @@ RUN_FILES = [
     "api_key: !{key} x\n",
     "api_key: !!int {key}\n",
     "api_key: !!bool {key}\n",
+    "models: 'openai-compat[model=m,nonsense,api_key={key}]'\ntasks: toy_gen\n",
+    "models: 'openai-compat[model=m,api_key={key}'\ntasks: toy_gen\n",
 ]
 
 
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
 @pytest.mark.parametrize("content", RUN_FILES)
-def test_a_refused_run_file_is_reported_without_its_key(mill: Mill, content: str, debug: tuple[str, ...]) -> None:
+def test_a_refused_run_file_is_reported_without_its_key(mill: Mill, content: str) -> None:
     Path("run.yaml").write_text(content.format(key=KEY))
-    code, output = mill(*debug, "eval", "--config", "run.yaml")
-    assert code == 2 and "mill: " in output and "run.yaml" in output and not leaks(output)
+    code, output = mill("--debug", "eval", "--config", "run.yaml")
+    assert code == 2 and "mill: " in output and not leaks(output)
 
 
 @pytest.mark.parametrize(

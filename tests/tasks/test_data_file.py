@@ -24,7 +24,6 @@ from mill.frames import evaluate as mill_evaluate
 from mill.runs.sample_row import hash_docs
 from mill.tasks import data_file
 from mill.tasks.load import make_task, select
-from tests.growth import LINEAR, TIMES, growth
 
 PLAIN = RenderSettings()
 
@@ -153,31 +152,6 @@ def test_true_is_compared_as_users_write_it(tmp_path: Path, column: dict[str, An
     assert task.target(sample) == column["answer"]
 
 
-@pytest.mark.parametrize("choices", [["Yes", "No"], ["true", "false"], ["no", "maybe", "TRUE"]])
-def test_true_names_the_choice_yes_or_true(tmp_path: Path, choices: list[str]) -> None:
-    rows = [{"prompt": "Is water wet?", "choices": choices, "answer": answer} for answer in (True, False)]
-    task = make_task(str(write(tmp_path / "mc.jsonl", rows)))
-    right = [choices[sample.doc["answer_index"]].lower() for sample in task.samples()]
-    assert right[0] in ("yes", "true") and right[1] in ("no", "false")
-
-
-@pytest.mark.parametrize("choices", [["red", "blue"], ["Yes", "True", "No"]])
-def test_true_that_names_no_one_choice_is_refused(tmp_path: Path, choices: list[str]) -> None:
-    file = write(tmp_path / "mc.jsonl", [{"prompt": "Is water wet?", "choices": choices, "answer": True}])
-    with pytest.raises(DataError, match="row 1: the answer 'True' is neither the text nor the letter nor the index"):
-        make_task(str(file))
-
-
-def test_a_prompt_is_sent_as_it_is_and_json_values_keep_their_type(tmp_path: Path) -> None:
-    file = write(tmp_path / "qa.jsonl", [{"prompt": "2+2?", "answer": 4}, {"prompt": "Raw\n", "answer": "Paris"}])
-    task = make_task(str(file))
-    first, second = task.samples()
-    assert [task.requests(one, PLAIN)[0].context for one in (first, second)] == ["2+2?", "Raw\n"]
-    assert task.score(first, [Response(text="It is 4.")])["exact_match"] == 1.0
-    assert task.score(second, [Response(text="London")])["exact_match"] == 0.0
-    assert task.warnings()[0].startswith("read as questions with answers, exact match of 1 number, 1 text: 2 rows")
-
-
 def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
     task = make_task(
         str(write(tmp_path / "p.csv", [{"prompt": "one", "max_tokens": "7"}, {"prompt": "two", "max_tokens": ""}]))
@@ -187,12 +161,6 @@ def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
     assert [task.requests(one, PLAIN)[0].options["max_gen_toks"] for one in (first, second)] == [7, 256]
     assert task.score(first, [Response(text=" ")])["answered"] == 0.0
     assert task.warnings() == ["read as prompts without answers: 2 rows; columns used: prompt, max_tokens"]
-
-
-def test_rows_without_an_answer_among_others_are_reported(tmp_path: Path) -> None:
-    task = make_task(str(write(tmp_path / "p.jsonl", [{"prompt": "one", "answer": 1}, {"prompt": "two"}])))
-    assert task.warnings()[1] == "1 of 2 rows have no answer and no score"
-    assert task.score(task.samples()[1], [Response(text="1")])["exact_match"] is None
 
 
 @FORMATS
@@ -243,15 +211,6 @@ def test_other_rows_are_the_examples(tmp_path: Path) -> None:
     task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
     (request,) = task.requests(task.samples()[0], RenderSettings(n_shots=1))
     assert request.context == "Question: Capital of Peru?\nAnswer: Lima\n\nQuestion: Capital of France?\nAnswer:"
-
-
-def test_a_file_with_too_few_rows_for_the_examples_is_refused(tmp_path: Path) -> None:
-    task = make_task(str(write(tmp_path / "qa.csv", QUESTIONS)))
-    expected = (
-        rf"qa\.csv needs 9 examples before each question, but the rest of the file has only {len(QUESTIONS) - 1}: lower --n"
-    )
-    with pytest.raises(DataError, match=expected):
-        task.requests(task.samples()[0], RenderSettings(n_shots=9))
 
 
 def test_a_system_prompt_of_a_row_replaces_that_of_the_run(tmp_path: Path) -> None:
@@ -347,17 +306,6 @@ def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path,
     assert make_task(str(file)).modalities == {"text"}
 
 
-def test_images_with_greys_of_sixteen_bits_are_counted(tmp_path: Path) -> None:
-    from PIL import Image
-
-    for mode in ("I;16", "L", "RGB"):
-        Image.new(mode, (2, 2)).save(tmp_path / f"{mode[0]}.png")
-    rows = [{"question": "What?", "image": f"{mode}.png"} for mode in "ILR"]
-    (warning,) = (line for line in make_task(str(write(tmp_path / "a.csv", rows))).warnings() if "16-bit" in line)
-    assert warning == "1 of 3 rows have an image of 16-bit greys, which are clipped at 255 as transformers does it"
-    assert not any("16-bit" in line for line in make_task(str(write(tmp_path / "b.csv", rows[1:]))).warnings())
-
-
 def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -379,26 +327,17 @@ CSV = {
     "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
     "text with answer": ("text,answer\na,b\n", "has text and answer: rename text to prompt (text alone is scored as"),
     "semicolons": ("question;answer\na;b, c\n", "t.csv: columns are separated by ;: write commas"),
-    "tabs": ("question\tanswer\na\tb\n", "t.csv: columns are separated by a tab: write commas"),
     "python list": ("question,choices,answer\na,\"['x', 'y']\",x\n", 'write ["x", "y"], with double quotes, or x|y'),
     "answer misspelled": ("question,anwser\na,b\n", "did you mean answer for 'anwser'? Rename or remove a column that is"),
     "choices misspelled": ("question,choice,answer\na,x|y,x\n", "did you mean choices for 'choice'?"),
-    "options": ("question,options,answer\na,x|y,x\n", "did you mean choices for 'options'?"),
-    "category misspelled": ("question,categroy,Answer\na,b,c\n",
-                            "did you mean category for 'categroy', answer for 'Answer'?"),
-    "target": ("question,target\na,b\n", "did you mean answer for 'target'?"),
-    "document": ("text,anwser\na,b\n", "did you mean answer for 'anwser'?"),
     "letter columns": ("question,A,B,C,D,answer\na,1,2,3,4,B\n", "has the columns A, B, C, D: name the choices choice_a, "
                        "choice_b, ..., or use one column choices"),
     "option columns": ("question,option_a,optionB,answer\na,1,2,B\n", "has the columns option_a, optionB: name the choices"),
-    "choice_B": ("question,choice_a,choice_b,choice_C,answer\na,1,2,3,B\n", "has the columns choice_C: name the choices"),
     "letters": ("question,answer\na,A\nb,E\n", "the answers are letters, but there are no choices: add a column choices, or "
                 "choice_a, choice_b, ...; where the prompts list them, add a column extract with the value choice"),
     "choices twice": ("question,choices,choice_a,answer\na,x|y,x,x\n", "has both choices and choice_a: keep one"),
     "no rows": ("question,answer\n", "has no rows"),
-    "empty file": ("", "has no rows"),
     "both": ("question,prompt\na,b\n", "has both question and prompt: keep one (prompt is sent as it is)"),
-    "text too": ("question,text\na,b\n", "has both question and text: keep one (text alone is scored as documents)"),
     "empty question": ("question,answer\na,b\n ,c\n", "row 2: question is empty"),
     "empty answer": ("question,answer\na,b\nc,\n", "row 2: answer is empty; leave the column out for prompts without"),
     "punctuation": ("question,answer\na,b\nc,?!\n", "row 2: the answer '?!' cannot be extracted by line; "
@@ -406,34 +345,24 @@ CSV = {
     "cells": ("question,answer\na,b\nc,d,e\n", "row 2 has 3 cells and the header has 2"),
     "column twice": ("question,answer,answer\na,b,c\n", "has the column 'answer' twice"),
     "open quote": ('question,answer\na,b\n"c,d\n', "row 2 (line 3): unexpected end of data"),
-    "inner quote": ('question,answer\na,"b"c\n', "row 1 (line 2): ',' expected after '\"'"),
     "duplicate id": ("id,question\n1,a\n2,b\n1,c\n", "row 3: the id '1' is that of row 1"),
-    "image": ("question,image\na,none.png\n", "row 1: image "),
     "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of"),
-    "absolute image": ("question,image\na,/x/y.png\n", "row 1: image '/x/y.png' is outside of the folder of the file"),
     "image above": ("question,image\na,../y.png\n", "row 1: image '../y.png' is outside of the folder of the file"),
     "image address": ("question,image\na,https://x/y.png\n", "row 1: image 'https://x/y.png' is an address; give a path "
                       "relative to the file"),
-    "video": ("question,video\na,x.png\n", "row 1: video 'x.png' does not have the suffix of video files"),
-    "audio": ("question,audio\na,x.wav\n", "row 1: audio "),
     "documents with images": ("text,image\na,x.png\n", "t.csv has text and image: rename text to prompt"),
     "image name": ("question,image\na," + "y" * 5000 + ".png\n", "row 1: image 'yyy"),
     "extract": ("prompt,extract\na,nmber\n", "unknown extractor in t.csv, row 1 'nmber'; did you mean number"),
     "max_tokens": ("prompt,max_tokens\na,0\n", "row 1: max_tokens is '0', not a count of at least 1"),
-    "max_tokens text": ("prompt,max_tokens\na,many\n", "row 1: max_tokens is 'many', not a count"),
     "choices without answer": ("question,choices\na,x|y\n", "row 1: answer is missing, and multiple choice needs one"),
-    "choices with empty answer": ("question,choices,answer\na,x|y,\n", "row 1: answer is empty, and multiple choice"),
     "one choice": ("question,choices,answer\na,x,x\n", "row 1 has 1 choices: at least 2 are needed"),
-    "no choice": ("question,choices,answer\na,,x\n", "row 1 has 0 choices"),
     "choice twice": ("question,choices,answer\na,x|x,x\n", "row 1 has the choice 'x' twice"),
-    "empty choice": ("question,choices,answer\na,x||y,x\n", "row 1 has an empty choice"),
     "bad list": ("question,choices,answer\na,\"[x, y]\",x\n", "row 1: choices is not a JSON list: "),
     "column gap": ("question,choice_a,choice_c,answer\na,x,y,A\n", "row 1 has choice_c and no choice_b"),
     "other answer": ("question,choices,answer\na,x|y,z\n", "row 1: the answer 'z' is neither the text nor the letter nor "
                      "the index (from 0) of a choice; the choices are x | y"),
     "mixed answers": ("question,choices,answer\na,x|y,x\nb,x|y,B\n", "row 2: the answer 'B' is not among the texts of the "
                       "choices, as the other answers are; the choices are x | y"),
-    "index too large": ("question,choices,answer\na,x|y,1\nb,x|y,2\n", "row 2: the answer '2' is not among the indices"),
     "two readings": ("question,choices,answer\na,1|2,1\n", "answers can be read as texts or as indices from 0, which "
                      "disagree in row 1 ('1'): write the text of the choice"),
 }  # fmt: skip
@@ -463,24 +392,15 @@ def test_a_malformed_csv_is_one_line_with_file_and_row(tmp_path: Path, text: str
 
 JSONL = {
     "number": ('{"question": 5}\n', "t.jsonl, row 1: question is a int, not text"),
-    "null": ('{"question": null}\n', "t.jsonl, row 1: question is empty"),
     "missing": ('{"question": "a"}\n{"prompt": "b"}\n', "t.jsonl has both question and prompt"),
     "without": ('{"question": "a"}\n{"answer": "b"}\n', "t.jsonl, row 2 has no question; it has answer"),
     "text is a number": ('{"text": "fine"}\n{"text": 3}\n', "t.jsonl, row 2: text is a int, not text"),
-    "text is missing": ('{"text": "a"}\n{"title": "t"}\n', "t.jsonl, row 2: text is missing, not text"),
     "category": ('{"question": "a", "category": ["b"]}\n', "t.jsonl, row 1: category is a list, not text"),
-    "choices": ('{"question": "a", "choices": {"a": 1}, "answer": 0}\n', "t.jsonl, row 1: choices is a dict, not a list"),
-    "choice": (
-        '{"question": "a", "choices": ["x", null], "answer": 0}\n',
-        "t.jsonl, row 1: a choice is a NoneType, not text",
-    ),
     "answer": ('{"question": "a", "choices": ["x", "y"], "answer": true}\n', "t.jsonl, row 1: the answer 'True' is neither"),
     "extract": ('{"question": "a", "answer": "b c", "extract": ["x"]}\n', "unknown extractor in t.jsonl, row 1"),
     "image": ('{"question": "a", "image": 5}\n', "t.jsonl, row 1: image is a int, not a path"),
     "nan": ('{"question": "a", "answer": Infinity}\n', "t.jsonl, row 1: the answer 'inf' cannot be extracted by number"),
-    "key twice": ('{"question": "a"}\n{"question": "b", "x": {"y": 1, "y": 2}}\n', "t.jsonl, line 2 has the key 'y' twice"),
     "not json": ('{"question": "a"}\n{"question": \n', "t.jsonl, line 2 is not JSON"),
-    "a list": ("[1]\n", "t.jsonl, row 1 is a list, not an object"),
     "deep": ("[" * 100_000 + "\n", "t.jsonl"),
 }
 
@@ -490,26 +410,11 @@ def test_a_malformed_jsonl_is_one_line_with_file_and_row(tmp_path: Path, text: s
     assert message in refusal(tmp_path / "t.jsonl", text)
 
 
-def test_text_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "t.csv", b"question\na\n\xff\n") == "t.csv, line 3 is not UTF-8: invalid start byte"
-    assert "t.jsonl, line 1 is not UTF-8" in refusal(tmp_path / "t.jsonl", '{"prompt": "é"}'.encode("latin-1"))
-
-
 def test_a_byte_order_mark_line_ends_of_windows_and_quotes_are_read(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_bytes('\ufeffquestion,answer\r\n"He said ""hi"", twice",a\r\n"two\r\nlines","b, c"\r\n\r\n'.encode())
     rows = [(sample.doc["question"], sample.doc["answer"]) for sample in make_task(str(file)).samples()]
     assert rows == [('He said "hi", twice', "a"), ("two\r\nlines", "b, c")]
-
-
-def test_a_long_cell_is_read_and_a_huge_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "t.csv"
-    file.write_text(f"prompt\n{'x' * 200_000}\n")  # more than Python's own limit
-    assert len(make_task(str(file)).samples()[0].doc["prompt"]) == 200_000
-    before = csv.field_size_limit()
-    monkeypatch.setattr("mill.tasks.data._LONGEST_FIELD", 1000)
-    assert refusal(file, file.read_text()) == "t.csv, row 1 (line 2): field larger than field limit (1000)"
-    assert csv.field_size_limit() == before
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".txt"])
@@ -526,10 +431,6 @@ def test_a_file_that_is_too_large_or_no_file_is_refused(
     (tmp_path / f"folder{suffix}").mkdir()
     with pytest.raises(DataError, match="is not a regular file"):
         make_task(str(tmp_path / f"folder{suffix}"))
-
-
-def test_a_parquet_file_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert "cannot read t.parquet: ArrowInvalid" in refusal(tmp_path / "t.parquet", "PAR1 and no more")
 
 
 def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -> None:
@@ -555,31 +456,12 @@ def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
     assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
 
 
-def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = tmp_path / "t.parquet"
-    pq.write_table(pa.table([["a"], ["b"], ["c"]], names=["question", "answer", "answer"]), file)
-    with pytest.raises(DataError, match=r"t.parquet has the column 'answer' twice$"):
-        make_task(str(file))
-
-
 @FORMATS
 def test_too_many_columns_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file, "MOST_COLUMNS", 2)
     monkeypatch.setattr("mill.tasks.data.MOST_COLUMNS", 2)
     with pytest.raises(DataError, match="has 3 columns: at most 2 are read"):
         make_task(str(write(tmp_path / f"t{suffix}", [{"question": "a", "x": "b", "y": "c"}])))
-
-
-def test_many_columns_are_read_in_linear_time(tmp_path: Path) -> None:
-    small, large = (
-        write(tmp_path / f"{columns}.csv", [{"question": "a", **{f"c{index}": "x" for index in range(columns)}}])
-        for columns in (9_999 // TIMES, 9_999)
-    )
-    assert make_task(str(large)).samples()[0].doc["c9998"] == "x"
-    assert growth(lambda file: make_task(str(file)).samples(), small, large) < LINEAR
 
 
 def test_too_many_rows_of_parquet_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -702,15 +584,6 @@ def test_another_image_is_other_data(tmp_path: Path, suffix: str) -> None:
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted]) -> None:
-    # The first letter of the alphabet is the likeliest: blue, green, 3.
-    file, out = write(tmp_path / "qa.parquet", CHOICES), tmp_path / "out"
-    assert mill(["eval", "scripted", str(file), "--output_dir", str(out), "--quiet"]) == 0
-    entry = results(out)
-    assert entry["metrics"]["acc"]["value"] == pytest.approx(2 / 3)
-    assert {name: m["acc"]["value"] for name, m in entry["categories"].items()} == {"colour": 1.0, "sums": 0.0}
-
-
 @pytest.mark.parametrize(
     ("text", "letter"),
     [("B", "B"), ("(B)", "B"), ("**B**", "B"), ("B. blue", "B"), ("Answer: B", "B"), ("The answer is: B", "B"),
@@ -719,14 +592,6 @@ def test_choices_are_chosen_by_the_model(tmp_path: Path, scripted: type[Scripted
 def test_a_letter_is_read_however_it_is_written(tmp_path: Path, text: str, letter: str | None) -> None:
     task = make_task(str(write(tmp_path / "qa.csv", CHOICES)) + "#letters")
     assert task.extracted(task.samples()[0], [Response(text=text)]) == letter
-
-
-def test_only_texts_are_tested_for_including_the_answer(tmp_path: Path) -> None:
-    rows = [{"question": "a", "answer": "30"}, {"question": "b", "answer": "blue"}]
-    task = make_task(str(write(tmp_path / "qa.csv", rows)))
-    number, text = (task.score(sample, [Response(text="it is 30, so blue it is")]) for sample in task.samples())
-    assert (number["exact_match"], number["includes"]) == (1.0, None)
-    assert (text["exact_match"], text["includes"]) == (0.0, 1.0)
 
 
 def test_a_model_without_log_probabilities_generates_the_letter(
@@ -767,12 +632,6 @@ def test_free_text_answers_are_judged(tmp_path: Path, scripted: type[Scripted], 
     assert "2 answers span several lines" in capsys.readouterr().out
 
 
-def test_a_file_of_numbers_has_nothing_to_judge(tmp_path: Path, scripted: type[Scripted]) -> None:
-    file = write(tmp_path / "qa.csv", [{"question": "2+2?", "answer": "4"}])
-    assert make_task(str(file)).judge is None
-    assert mill(["eval", "scripted", str(file), "--judge", "scripted", "--output_dir", str(tmp_path)]) == 2
-
-
 def test_a_real_model_chooses_what_transformers_computes(tmp_path: Path, tiny_model: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -806,7 +665,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
         select([str(tmp_path / "gone.txt")])
 
 
-@pytest.mark.parametrize("name", ["my,task.csv", "a*.csv", "what?.csv", "a, b.csv"])
+@pytest.mark.parametrize("name", ["my,task.csv", "a*.csv"])
 def test_a_file_may_have_commas_and_the_signs_of_patterns_in_its_name(
     tmp_path: Path,
     scripted: type[Scripted],

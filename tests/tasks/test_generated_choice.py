@@ -12,19 +12,16 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import CannotServe, DataError
 from mill.api.message import Message
-from mill.api.model import MillModel
 from mill.api.request import GENERATE
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task
 from mill.cli.main import run as main
-from mill.metrics.aggregate import position_spread, share
+from mill.metrics.aggregate import position_spread
 from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
-from mill.runs.task_plan import _served
-from mill.tasks.generated_choice import choice_orders
 from mill.tasks.load import load_builtin, make_task, select
+from mill.tasks.multiple_choice import choice_orders
 
 load_builtin()
 Put = Callable[..., None]
@@ -183,13 +180,6 @@ def test_choices_with_one_text_are_named_with_their_index(put: Put) -> None:
     assert scored("arc_easy_gen", "C") == ({"acc": 1.0, "unreadable": 0.0}, "this [2]")
 
 
-def test_too_many_choices_are_refused(put: Put) -> None:
-    row = {"question": "Which?", "choices": {"text": [f"t{n}" for n in range(27)], "label": [str(n) for n in range(27)]}}
-    put("ai2_arc/ARC-Easy/test", {**row, "answerKey": "0"})
-    with pytest.raises(DataError, match="arc_easy_gen: sample 0 has 27 choices, and there must be 2 to 26"):
-        prompts("arc_easy_gen")
-
-
 # Orders of the choices
 
 
@@ -250,14 +240,6 @@ def test_orders_differ_and_are_at_most_those_that_exist(count: int, wanted: int,
     assert all(sorted(order) == list(range(count)) for order in orders)
 
 
-def test_fewer_orders_than_requested_are_reported(put: Put) -> None:
-    put("ai2_arc/ARC-Easy/test", arc("Which?", 0, "one", "two"), STONE)
-    task, given = make_task("arc_easy_gen"), RenderSettings(permutations=3)
-    task.configure(given)
-    task.prepare(task.samples(), given)
-    assert task.warnings() == ["1 questions have fewer than 3 orders of their choices: they are sent in all of them"]
-
-
 def test_a_question_in_several_orders_counts_by_its_mean(stones: None) -> None:
     shown = [order_of(prompt) for prompt in prompts("arc_easy_gen", permutations=3)]
     letters = ["ABC"[order.index("stone")] for order in shown]
@@ -284,17 +266,6 @@ def test_the_spread_is_that_of_the_best_and_the_worst_letter() -> None:
     apart = [[Opaque({"A": a})] for a in (1.0, 1.0, 1.0, 0.0)] + [[Opaque({"B": b})] for b in (0.0, 0.0, 0.0, 1.0)]
     assert position_spread(apart).value == 0.5
     assert position_spread(apart).stderr == pytest.approx((2 * 4 * (3 / 16) / 16 * 8 / 7) ** 0.5)
-
-
-def test_a_rare_letter_is_not_part_of_the_spread() -> None:
-    samples = [[Opaque({"A": 0.5, "B": 0.5})] for _ in range(9)] + [[Opaque({"A": 0.5, "B": 0.5, "E": 1.0})]]
-    assert position_spread(samples).value == 0.0
-    assert position_spread([[Opaque({"A": 1.0})]]).n == 0
-
-
-def test_the_interval_of_shares_stays_between_0_and_1() -> None:
-    found = share([[1.0], [1.0], [0.75], [1.0]])
-    assert found.value == 0.9375 and found.high == 1.0 and found.low is not None and 0.0 < found.low < 0.9375
 
 
 # Runs
@@ -361,12 +332,6 @@ def test_permutations_show_a_model_that_knows_only_the_first_letter(
     assert metrics("permutations=4") == {"acc": 0.25, "unreadable": 0.0, "consistency": 0.0, "position_spread": 1.0}
 
 
-def test_permutations_show_a_model_that_knows_the_answer(science: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluated(capsys, "biased[knows=right]", "arc_easy_gen", "--permutations", "4", "--shuffle_choices")[0] == 0
-    expected = {"acc": 1.0, "unreadable": 0.0, "consistency": 1.0, "position_spread": 0.0}
-    assert metrics("shuffle_choices=True-permutations=4") == expected
-
-
 def test_repeats_count_unreadable_answers_as_wrong_and_have_metrics_of_the_accuracy_alone(
     science: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -402,16 +367,6 @@ def test_a_run_is_scored_again_with_the_orders_that_it_had(
     assert folder.samples_file("arc_easy_gen").read_text() == samples
 
 
-def test_a_sample_shows_the_prompt_and_the_response_of_one_order(science: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluated(capsys, "biased[knows=right]", "arc_easy_gen", "--permutations", "4", "--limit", "2")
-    (folder,) = find_runs(Path("out"))
-    for line in folder.samples_file("arc_easy_gen").read_text().splitlines():
-        row = json.loads(line)
-        letter = row["response"].removeprefix("The answer is (")[0]
-        assert f"\n{letter}. right\n" in row["prompt"]
-        assert (row["extracted"], row["target"], len(row["responses"][0])) == ("right", "right", 4)
-
-
 REFUSED = {
     "a task by log-probability": (["hellaswag", "--cot"], "--cot is for tasks where the model generates the letter"),
     "one with another form": (["hellaswag", "--permutations", "2"], "not for hellaswag, but for hellaswag_gen"),
@@ -439,31 +394,7 @@ def test_what_does_not_apply_is_refused_in_one_line(
     assert not Path("out").exists()
 
 
-def test_arc_still_runs_by_letter_by_itself(science: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, output = evaluated(capsys, "biased[knows=right]", "arc_easy", "--cot")
-    assert code == 0 and "arc_easy_gen runs instead of arc_easy, which this model cannot serve" in output
-    assert metrics("cot=True") == {"acc": 1.0, "unreadable": 0.0}
-
-
 def test_a_benchmark_by_letter_has_the_members_and_areas_of_the_benchmark() -> None:
     found, plain = select(["mmlu_gen"]), select(["mmlu"])
     assert [task.name for task in found.tasks] == [f"{task.name}_gen" for task in plain.tasks]
     assert [one.name for one in found.benchmarks] == [f"{one.name}_gen" for one in plain.benchmarks]
-
-
-def test_the_refusal_of_a_task_without_a_form_by_letter_names_none() -> None:
-    class Hosted(MillModel):
-        model_name = "gpt"
-
-    with pytest.raises(CannotServe) as caught:
-        _served(make_task("wikitext"), Hosted(), select(["wikitext"]))
-    assert "generates the letter" not in str(caught.value)
-
-
-def test_subjects_by_letter_are_listed_with_a_filter_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["ls", "tasks"])
-    listed = capsys.readouterr().out.split()
-    assert {"mmlu_gen", "hellaswag_gen", "mmlu_anatomy"} <= set(listed)
-    assert "mmlu_anatomy_gen" not in listed and "mmlu_stem_gen" not in listed
-    main(["ls", "tasks", "anatomy"])
-    assert "mmlu_anatomy_gen" in capsys.readouterr().out.split()

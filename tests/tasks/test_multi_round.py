@@ -11,7 +11,7 @@ import pytest
 
 from mill.api.message import Context, Message
 from mill.api.model import MillModel
-from mill.api.request import MULTI_ROUND, Request
+from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.execute.executor import Executor, LocalBackend
@@ -82,13 +82,6 @@ def test_the_second_round_sees_the_first_answer(review: GSM8KReview) -> None:
     ]
 
 
-def test_the_dialog_ends_after_two_rounds(review: GSM8KReview) -> None:
-    (responses,) = run(review, Scripted("#### 5", "#### 6", "never sent"))
-    assert [response.text for response in responses] == ["#### 5", "#### 6"]
-    (sample,) = review.samples()
-    assert review.next_round(sample, RenderSettings(), [Response(text="#### 5"), Response(text="#### 6")]) is None
-
-
 @pytest.mark.parametrize(
     ("first", "second", "values"),
     [
@@ -104,21 +97,6 @@ def test_both_answers_are_scored(review: GSM8KReview, first: str, second: str, v
     (sample,) = review.samples()
     assert review.score(sample, responses) == values
     assert set(values) == set(review.metrics)
-
-
-def test_the_target_is_the_number_after_the_mark(review: GSM8KReview) -> None:
-    (sample,) = review.samples()
-    assert review.target(sample) == "6"
-
-
-def test_every_round_is_a_multi_round_request_with_the_tasks_options(review: GSM8KReview) -> None:
-    (sample,) = review.samples()
-    settings = RenderSettings(gen_kwargs={"max_new_tokens": 40})
-    (first,) = review.requests(sample, settings)
-    second = review.next_round(sample, settings, [Response(text="#### 5")])
-    assert second is not None
-    expected = {"until": ("Question:", "</s>", "<|im_end|>"), "max_gen_toks": 40, "temperature": 0.0}
-    assert [(request.kind, request.options) for request in (first, second)] == [(MULTI_ROUND, expected)] * 2
 
 
 def test_a_system_prompt_opens_both_rounds(review: GSM8KReview) -> None:

@@ -15,10 +15,10 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.tasks.gsm8k import last_number, normal_number, strict_number
-from mill.tasks.hellaswag import clean
+from mill.tasks.commonsense import clean
+from mill.tasks.gsm8k import last_number, strict_number
 from mill.tasks.load import load_builtin, make_task
-from mill.tasks.wikitext import detokenize, join_pages
+from mill.tasks.perplexity import detokenize, join_pages
 
 load_builtin()
 Put = Callable[..., None]
@@ -98,27 +98,12 @@ def mmlu(put: Put) -> None:
     put("cais/mmlu/abstract_algebra/dev", UNIT, ORDER, SUM)
 
 
-def test_mmlu_without_examples(mmlu: None) -> None:
-    assert rendered("mmlu_abstract_algebra", ZERO) == (ALGEBRA + SUM_TEXT, [" A", " B", " C", " D"])
-    assert right_choice("mmlu_abstract_algebra") == 1
-
-
-def test_mmlu_takes_the_first_examples_of_dev_in_order(mmlu: None) -> None:
-    expected = f"{ALGEBRA}{UNIT_TEXT} D\n\n{ORDER_TEXT} C\n\n{SUM_TEXT}"
-    assert rendered("mmlu_abstract_algebra", RenderSettings(n_shots=2))[0] == expected
-
-
 def test_mmlu_needs_five_examples_and_says_when_there_are_fewer(mmlu: None) -> None:
     expected = (
         r"needs 5 examples before each question, but the dev split of cais/mmlu/abstract_algebra has only 2: lower --n"
     )
     with pytest.raises(DataError, match=expected):
         rendered("mmlu_abstract_algebra", RenderSettings())
-
-
-def test_mmlu_scores_accuracy_only(mmlu: None) -> None:
-    assert scored("mmlu_abstract_algebra", -3.0, -1.0, -2.0, -4.0) == {"acc": 1.0}
-    assert scored("mmlu_abstract_algebra", -1.0, -1.5, -2.0, -4.0) == {"acc": 0.0}
 
 
 def test_mmlu_descriptions_have_spaces_for_underscores(put: Put) -> None:
@@ -133,7 +118,7 @@ def test_a_system_prompt_without_a_chat_template_comes_first(mmlu: None) -> None
     assert continuations == [" A", " B", " C", " D"]
 
 
-# HellaSwag
+# Multiple choice by log-probability: every benchmark without an example and with one
 
 DOG = {
     "activity_label": "Pets",
@@ -151,27 +136,60 @@ EGG = {
     "endings": ["Eat the pot.", "Heat it.", "Paint it.", "Sell it."],
     "label": "1",
 }
+STONE = {
+    "question": "What is hard?",
+    "choices": {"text": ["milk", "stone", "air"], "label": ["A", "B", "C"]},
+    "answerKey": "B",
+}
+RAIN = {
+    "question": "What is wet?",
+    "choices": {"text": ["sand", "fire", "rain"], "label": ["1", "2", "3"]},
+    "answerKey": "3",
+}
+LID = {"goal": "Open a jar.", "sol1": "Sing.", "sol2": "Turn the lid.", "label": 1}
+NAIL = {"goal": "Drive a nail.", "sol1": "Use a hammer.", "sol2": "Use soup.", "label": 0}
+BOIL = {"passage": "Water boils at 100 C.", "question": "does water boil"}
+BOIL_TEXT = "Water boils at 100 C.\nQuestion: does water boil?\nAnswer:"
+SUN = {"question_stem": "The sun gives", "choices": {"text": ["milk", "light"], "label": ["A", "B"]}, "answerKey": " B"}
+COW = {"question_stem": "A cow eats", "choices": {"text": ["grass", "glass"], "label": ["A", "B"]}, "answerKey": "A"}
+RAIN_TEXT = "Question: What is wet?\nAnswer: rain\n\n"
+STONES = [" milk", " stone", " air"]
+# Task -> the folder of its data; the evaluated split with its row, that of the examples with its; the example, the question
+# and the choices as they are sent; the index of the right one.
+CHOICES: dict[str, tuple[str, tuple[str, Any], tuple[str, Any], str, str, list[str], int]] = {
+    "mmlu_abstract_algebra": ("cais/mmlu/abstract_algebra", ("test", SUM), ("dev", UNIT), f"{UNIT_TEXT} D\n\n", SUM_TEXT,
+                              [" A", " B", " C", " D"], 1),
+    "hellaswag": ("Rowan/hellaswag", ("validation", DOG), ("train", EGG),
+                  "Food: How to boil an egg. Fill a pot. Use cold water. Heat it.\n\n", "Pets: A dog sees a ball. The dog",
+                  [" sings.", " runs after it.", "  reads. a book.", " flies"], 1),
+    "arc_easy": ("allenai/ai2_arc/ARC-Easy", ("test", STONE), ("train", RAIN), RAIN_TEXT,
+                 "Question: What is hard?\nAnswer:", STONES, 1),
+    "arc_challenge": ("allenai/ai2_arc/ARC-Challenge", ("test", STONE), ("train", RAIN), RAIN_TEXT,
+                      "Question: What is hard?\nAnswer:", STONES, 1),
+    "piqa": ("baber/piqa", ("validation", LID), ("train", NAIL), "Question: Drive a nail.\nAnswer: Use a hammer.\n\n",
+             "Question: Open a jar.\nAnswer:", [" Sing.", " Turn the lid."], 1),
+    "boolq": ("aps/super_glue/boolq", ("validation", {**BOIL, "label": 1}),
+              ("train", {"passage": "Ice is cold.", "question": "is ice hot", "label": 0}),
+              "Ice is cold.\nQuestion: is ice hot?\nAnswer: no\n\n", BOIL_TEXT, [" no", " yes"], 1),
+    "openbookqa": ("allenai/openbookqa/main", ("test", SUN), ("train", COW), "A cow eats grass\n\n", "The sun gives",
+                   [" milk", " light"], 1),
+}  # fmt: skip
 
 
-@pytest.fixture
-def hellaswag(put: Put) -> None:
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_question_and_an_example_of_every_benchmark(put: Put, name: str) -> None:
+    folder, (split, row), (pool, shot), example, question, choices, right = CHOICES[name]
+    put(f"{folder}/{split}", row)
+    put(f"{folder}/{pool}", shot)
+    about = ALGEBRA if name.startswith("mmlu") else ""
+    assert rendered(name, ZERO) == (about + question, choices)
+    assert rendered(name, ONE) == (about + example + question, choices)
+    assert right_choice(name) == right
+
+
+def test_normed_accuracy_is_by_character_of_the_cleaned_endings(put: Put) -> None:
     put("Rowan/hellaswag/validation", DOG)
-    put("Rowan/hellaswag/train", EGG)
-
-
-def test_hellaswag_cleans_scene_and_endings(hellaswag: None) -> None:
-    endings = [" sings.", " runs after it.", "  reads. a book.", " flies"]
-    assert rendered("hellaswag", ZERO) == ("Pets: A dog sees a ball. The dog", endings)
-    assert right_choice("hellaswag") == 1
-
-
-def test_hellaswag_with_an_example(hellaswag: None) -> None:
-    example = "Food: How to boil an egg. Fill a pot. Use cold water. Heat it."
-    assert rendered("hellaswag", ONE)[0] == f"{example}\n\nPets: A dog sees a ball. The dog"
-
-
-def test_hellaswag_scores_both_accuracies(hellaswag: None) -> None:
-    # Bytes of the cleaned endings: 6, 14, 15, 5.
+    # Characters: 6, 14, 15, 5.
     assert scored("hellaswag", -6.0, -7.0, -15.0, -5.5) == {"acc": 0.0, "acc_norm": 1.0}
 
 
@@ -189,28 +207,7 @@ def test_hellaswag_cleaning(raw: str, cleaned: str) -> None:
     assert clean(raw) == cleaned
 
 
-# ARC
-
-STONE = {
-    "question": "What is hard?",
-    "choices": {"text": ["milk", "stone", "air"], "label": ["A", "B", "C"]},
-    "answerKey": "B",
-}
-RAIN = {
-    "question": "What is wet?",
-    "choices": {"text": ["sand", "fire", "rain"], "label": ["1", "2", "3"]},
-    "answerKey": "3",
-}
-
-
-@pytest.mark.parametrize(("name", "config"), [("arc_easy", "ARC-Easy"), ("arc_challenge", "ARC-Challenge")])
-def test_arc_with_and_without_an_example(put: Put, name: str, config: str) -> None:
-    put(f"allenai/ai2_arc/{config}/test", STONE)
-    put(f"allenai/ai2_arc/{config}/train", RAIN)
-    assert rendered(name, ZERO) == ("Question: What is hard?\nAnswer:", [" milk", " stone", " air"])
-    expected = "Question: What is wet?\nAnswer: rain\n\nQuestion: What is hard?\nAnswer:"
-    assert rendered(name, ONE) == (expected, [" milk", " stone", " air"])
-    assert right_choice(name) == 1
+# ARC and PIQA
 
 
 def test_arc_answer_keys_may_be_digits(put: Put) -> None:
@@ -234,23 +231,10 @@ def test_examples_from_another_split_are_noted_and_skip_the_question(put: Put) -
     assert task.warnings() == ["examples come from the test split, since train is missing"]
 
 
-# PIQA
-
-LID = {"goal": "Open a jar.", "sol1": "Sing.", "sol2": "Turn the lid.", "label": 1}
-NAIL = {"goal": "Drive a nail.", "sol1": "Use a hammer.", "sol2": "Use soup.", "label": 0}
-
-
 @pytest.fixture
 def piqa(put: Put) -> None:
     put("baber/piqa/validation", LID)
     put("baber/piqa/train", NAIL)
-
-
-def test_piqa_with_and_without_an_example(piqa: None) -> None:
-    question = "Question: Open a jar.\nAnswer:"
-    assert rendered("piqa", ZERO) == (question, [" Sing.", " Turn the lid."])
-    assert rendered("piqa", ONE)[0] == f"Question: Drive a nail.\nAnswer: Use a hammer.\n\n{question}"
-    assert right_choice("piqa") == 1
 
 
 def test_a_chat_template_gets_messages_and_no_space_before_the_answer(piqa: None) -> None:
@@ -283,10 +267,6 @@ def test_normed_accuracy_counts_characters_not_bytes(put: Put) -> None:
 def test_choices_that_all_have_no_probability_are_an_error(piqa: None) -> None:
     with pytest.raises(ValueError, match="no choice has a finite log-probability"):
         scored("piqa", -math.inf, -math.inf)
-
-
-def test_the_first_of_equal_choices_is_the_answer(piqa: None) -> None:
-    assert scored("piqa", -1.0, -1.0)["acc"] == 0.0
 
 
 def test_a_choice_of_no_probability_is_never_the_answer(piqa: None) -> None:
@@ -329,16 +309,6 @@ def test_winogrande_takes_the_name_that_makes_the_rest_likelier(winogrande: None
 
 # BoolQ
 
-BOIL = {"passage": "Water boils at 100 C.", "question": "does water boil"}
-BOIL_TEXT = "Water boils at 100 C.\nQuestion: does water boil?\nAnswer:"
-
-
-def test_boolq_with_and_without_an_example(put: Put) -> None:
-    put("aps/super_glue/boolq/validation", {**BOIL, "label": 1})
-    put("aps/super_glue/boolq/train", {"passage": "Ice is cold.", "question": "is ice hot", "label": 0})
-    assert rendered("boolq", ZERO) == (BOIL_TEXT, [" no", " yes"])
-    assert rendered("boolq", ONE)[0] == f"Ice is cold.\nQuestion: is ice hot?\nAnswer: no\n\n{BOIL_TEXT}"
-
 
 @pytest.mark.parametrize(
     ("folder", "columns", "right"),
@@ -354,20 +324,6 @@ def test_boolq_reads_both_forms_of_the_dataset(put: Put, folder: str, columns: d
     assert rendered("boolq", ZERO)[0] == BOIL_TEXT
     assert right_choice("boolq") == right
     assert scored("boolq", -2.0, -1.0) == {"acc": float(right)}
-
-
-# OpenBookQA
-
-
-def test_openbookqa_with_and_without_an_example(put: Put) -> None:
-    sun = {"question_stem": "The sun gives", "choices": {"text": ["milk", "light"], "label": ["A", "B"]}, "answerKey": " B"}
-    cow = {"question_stem": "A cow eats", "choices": {"text": ["grass", "glass"], "label": ["A", "B"]}, "answerKey": "A"}
-    put("allenai/openbookqa/main/test", sun)
-    put("allenai/openbookqa/main/train", cow)
-    assert rendered("openbookqa", ZERO) == ("The sun gives", [" milk", " light"])
-    assert rendered("openbookqa", ONE)[0] == "A cow eats grass\n\nThe sun gives"
-    assert right_choice("openbookqa") == 1
-    assert scored("openbookqa", -4.0, -4.5) == {"acc": 0.0, "acc_norm": 1.0}  # 4 and 5 bytes: -1.0, -0.9
 
 
 # GSM8K
@@ -390,11 +346,6 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
     example = "Question: 3 eggs, 1 breaks. How many are left?\nAnswer: 3 - 1 = <<3-1=2>>2\n#### 2"
     assert generated("gsm8k", ONE).context == f"{example}\n\n{NUTS_TEXT}"
     assert target("gsm8k") == "1234"
-
-
-def test_gsm8k_needs_five_examples(gsm8k: None) -> None:
-    with pytest.raises(DataError, match=r"gsm8k needs 5 examples .*, but the train split of openai/gsm8k/main has only 1"):
-        generated("gsm8k", RenderSettings())
 
 
 def test_gsm8k_takes_decoding_options_of_the_run(gsm8k: None) -> None:
@@ -439,11 +390,6 @@ def test_gsm8k_scores_strictly_and_flexibly(gsm8k: None, text: str, strict: floa
 )
 def test_gsm8k_extracts_numbers(text: str, strict: str | None, flexible: str | None) -> None:
     assert (strict_number(text), last_number(text)) == (strict, flexible)
-
-
-@pytest.mark.parametrize(("text", "number"), [("$1,234.", "1234"), (" 5 ", "5"), ("-0.5", "-0.5"), ("5.", "5")])
-def test_gsm8k_normal_numbers(text: str, number: str) -> None:
-    assert normal_number(text) == number
 
 
 # MMLU-Pro
@@ -492,12 +438,6 @@ def test_mmlu_pro_keeps_the_rows_of_its_category_for_questions_and_examples(mmlu
     assert target("mmlu_pro_computer_science") == "C"
     with pytest.raises(DataError, match=r"mmlu_pro_biology needs 5 examples .* has only 2"):
         generated("mmlu_pro_biology", RenderSettings())
-
-
-def test_mmlu_pro_has_letters_for_ten_options(put: Put) -> None:
-    put("TIGER-Lab/MMLU-Pro/test", {**DNA, "options": list("abcdefghij"), "answer": "J"})
-    assert "\nI. i\nJ. j\nAnswer:" in str(generated("mmlu_pro_biology", ZERO).context)
-    assert scored_text("mmlu_pro_biology", "the answer is (J)") == {"exact_match": 1.0}
 
 
 @pytest.mark.parametrize(

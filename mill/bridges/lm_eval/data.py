@@ -9,8 +9,7 @@ from typing import Any
 
 from mill.api.errors import DataError
 from mill.bridges.lm_eval.library import dataset_problem
-from mill.tasks.data import read_rows
-from mill.tasks.search_path import folders_on_search_path, splits_in
+from mill.tasks.data import folders_on_search_path, read_rows, splits_in
 
 _FILE_FORMATS = ("json", "csv", "parquet", "text")
 _HUB = "hf://datasets/"

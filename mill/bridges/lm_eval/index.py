@@ -1,19 +1,21 @@
-"""Which tasks, groups and tags lm-evaluation-harness has, and the folder of each.
+"""Which tasks, groups and tags lm-evaluation-harness has, and the file of each.
 
 lm-eval parses all of its YAML files at every start. This index reads only the keys that name things, and is stored in the
 cache folder by version and path, so that a name is found in milliseconds and only the folders that it needs are loaded.
+lmms-eval's files are read the same way.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -22,42 +24,25 @@ from mill.support.files import cache_folder, write_json
 from mill.tasks.sources import is_pattern
 
 TASK, GROUP, TAG = "task", "group", "tag"
-FORMAT = 1  # of the stored file
+FORMAT = 2  # of the stored file
 _KEYS = ("task", "group", "tag", "include", "class")
 _BLOCK = re.compile(rf"^[\"']?(?:{'|'.join(_KEYS)})[\"']?[ \t]*:.*(?:\n(?:[ \t#-].*|[ \t]*))*", re.MULTILINE)
-_SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
+SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
 
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """A name of lm-eval: a task, a group with its members, or a tag with its tasks."""
+    """A name of lm-eval or of lmms-eval: a task, a group with its members, or a tag with its tasks, which has no file."""
 
     kind: str
-    folder: str = ""
-    """The folder of its YAML file; empty for a tag."""
+    file: str = ""
     members: tuple[str, ...] = ()
 
 
-@dataclass
-class TaskIndex:
-    """All names of one or more task folders."""
-
-    entries: dict[str, IndexEntry] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    """Files that name nothing because they cannot be read, with the reason."""
+Entries = dict[str, IndexEntry]
 
 
-class NamedEntry(Protocol):
-    """A name of lm-eval or of lmms-eval."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def members(self) -> tuple[str, ...]: ...
-
-
-def listed(entries: Mapping[str, NamedEntry], text: str) -> list[tuple[str, str]]:
+def listed(entries: Mapping[str, IndexEntry], text: str) -> list[tuple[str, str]]:
     """The names that contain a text or match a pattern, with their kinds, groups first. The name of a group or tag comes
     first, then its members."""
     inside = set(entries[text].members) if text in entries else set()
@@ -73,74 +58,51 @@ def listed(entries: Mapping[str, NamedEntry], text: str) -> list[tuple[str, str]
     ]
 
 
-def _kind(entry: NamedEntry, group: str) -> str:
+def _kind(entry: IndexEntry, group: str) -> str:
     kind = f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind
     return f"{kind}, in {group}" if group else kind
 
 
-def folders_of(name: str, lookup: Callable[[str], IndexEntry | None]) -> list[Path]:
-    """The folders to load for a name: its own and those of everything inside of it."""
-    found: dict[str, None] = {}
-    waiting, seen = [name], set()
-    while waiting:
-        entry = lookup(current := waiting.pop())
-        if entry is None or current in seen:
-            continue
-        seen.add(current)
-        if entry.folder:
-            found.setdefault(entry.folder)
-        waiting += entry.members
-    return [Path(folder) for folder in sorted(found)]
-
-
-def stored_index(root: Path, version: str) -> TaskIndex:
-    """The index of lm-eval's own tasks, read from the cache where it is current, else made and stored."""
+def stored_index(package: str, root: Path, version: str, make: Callable[[Path], Entries]) -> Entries:
+    """The names of a package's own tasks, read from the cache where it is current, else made and stored."""
     stamp = f"{FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
-    file = cache_folder() / f"lm-eval-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
+    file = cache_folder() / f"{package}-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
-        entries = {name: IndexEntry(kind, folder, tuple(members)) for name, (kind, folder, members) in stored.items()}
-        if entries:
-            return TaskIndex(entries)
+        if entries := {name: IndexEntry(kind, path, tuple(members)) for name, (kind, path, members) in stored.items()}:
+            return entries
     except (OSError, ValueError, TypeError, AttributeError):  # a damaged file is written again
         pass
-    index = make_index([root])
-    try:
+    entries = make(root)
+    with contextlib.suppress(OSError, MillError):  # a cache that cannot be written only costs time
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {name: [*asdict(entry).values()] for name, entry in index.entries.items()}, root=file.parent)
-    except (OSError, MillError):  # a cache that cannot be written only costs time
-        pass
-    return index
+        write_json(file, {name: [*asdict(entry).values()] for name, entry in entries.items()}, root=file.parent)
+    return entries
 
 
-def make_index(roots: Iterable[Path]) -> TaskIndex:
-    """The names in these folders; those of a later folder replace earlier ones, as in lm-eval."""
-    index = TaskIndex()
-    for root in roots:
-        entries: dict[str, IndexEntry] = {}
-        tags: dict[str, list[str]] = {}
-        for file in yaml_files(root):
-            _add(named_keys(file, index.problems), file, entries, tags)
-        for tag, tasks in tags.items():
-            entries.setdefault(tag, IndexEntry(TAG, members=tuple(sorted(tasks))))
-        index.entries.update(entries)
-    return index
+def make_index(root: Path, problems: list[str] | None = None) -> Entries:
+    """The names in a folder of lm-eval's tasks. Files that name nothing because they cannot be read are added to the
+    problems, with the reason."""
+    entries: Entries = {}
+    tags: dict[str, list[str]] = {}
+    for file in yaml_files(root):
+        config = named_keys(file, problems)
+        group, task = config.get("group"), config.get("task")
+        if "class" not in config and isinstance(group, str):
+            members = task if isinstance(task, list) else []
+            entries.setdefault(group, IndexEntry(GROUP, str(file), tuple(_member_names(members))))
+        elif isinstance(task, str) and task not in entries:
+            entries[task] = IndexEntry(TASK, str(file))
+            for tag in as_list(config.get("tag")):
+                tags.setdefault(tag, []).append(task)
+    for tag, tasks in tags.items():
+        entries.setdefault(tag, IndexEntry(TAG, members=tuple(sorted(tasks))))
+    return entries
 
 
 def yaml_files(root: Path) -> Iterator[Path]:
-    files = (file for file in root.rglob("*.yaml") if not _SKIPPED & set(file.parts) and file.is_file())
+    files = (file for file in root.rglob("*.yaml") if not SKIPPED & set(file.parts) and file.is_file())
     yield from sorted(files, key=lambda file: file.as_posix())
-
-
-def _add(config: Mapping[str, Any], file: Path, entries: dict[str, IndexEntry], tags: dict[str, list[str]]) -> None:
-    group, task = config.get("group"), config.get("task")
-    if "class" not in config and isinstance(group, str):
-        members = task if isinstance(task, list) else []
-        entries.setdefault(group, IndexEntry(GROUP, str(file.parent), tuple(_member_names(members))))
-    elif isinstance(task, str) and task not in entries:
-        entries[task] = IndexEntry(TASK, str(file.parent))
-        for tag in _as_list(config.get("tag")):
-            tags.setdefault(tag, []).append(task)
 
 
 def _member_names(members: Sequence[Any]) -> Iterator[str]:
@@ -178,7 +140,7 @@ def named_keys(file: Path, problems: list[str] | None = None, within: tuple[Path
         return {}
     found = {key: config[key] for key in _KEYS if key in config}
     merged: dict[str, Any] = {}
-    for included in _as_list(found.pop("include", None)):
+    for included in as_list(found.pop("include", None)):
         merged |= named_keys((file.parent / included).resolve(), problems, (*within, file))
     return merged | found
 
@@ -196,7 +158,7 @@ def broken(file: Path) -> list[str]:
     return []
 
 
-def _as_list(value: Any) -> list[str]:
+def as_list(value: Any) -> list[str]:
     """One name or several; anything else is none, and lm-eval refuses it when the task is loaded."""
     return [value] if isinstance(value, str) else [str(one) for one in value] if isinstance(value, list) else []
 

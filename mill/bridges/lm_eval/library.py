@@ -1,4 +1,4 @@
-"""The installed lm-evaluation-harness: where it is, and its tasks and groups in one form for all supported versions."""
+"""The installed lm-evaluation-harness: where it is, and its tasks and groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import logging
 import random
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def dataset_problem(path: str, name: str | None, error: BaseException) -> DataEr
     return DataError(f"the dataset {dataset} is not on MILL_DATA, and the hub does not give it: {describe(error)}")
 
 
-OLDEST = (0, 4, 10)
+OLDEST = (0, 4, 12)
 FEWSHOT_SEED = 1234  # of a bare `lm_eval` command, as are the seeds of the generators
 _RANDOM_SEED, _OTHER_SEED = 0, 1234
 
@@ -98,8 +98,6 @@ class Loaded:
     tasks: dict[str, Any] = field(default_factory=dict)
     groups: dict[str, Any] = field(default_factory=dict)
     members: dict[str, list[str]] = field(default_factory=dict)
-    nested: dict[str, Any] = field(default_factory=dict)
-    """The part of the nested dictionaries that is a group, where there are any."""
     random_state: Any = None
     """Of the generators once everything was loaded."""
 
@@ -113,31 +111,8 @@ def load(name: str, folders: Sequence[Path]) -> Loaded:
         paths = [str(folder) for folder in folders]
         manager = TaskManager(include_path=paths, include_defaults=False)
         with random_numbers():
-            if hasattr(manager, "load"):
-                found = manager.load([name])
-                loaded = Loaded(found["tasks"], found.get("groups", {}), dict(found.get("group_map", {})))
-            else:
-                loaded = from_nested(manager.load_task_or_group([name]))
-            loaded.random_state = random_state()
-        return loaded
-
-
-def from_nested(nested: Mapping[Any, Any]) -> Loaded:
-    """The nested dictionaries of lmms-eval and of versions before 0.4.12: groups are keys, their members values."""
-    loaded = Loaded()
-    for key, value in nested.items():
-        if isinstance(value, Mapping):
-            inner = from_nested(value)
-            loaded.tasks |= inner.tasks
-            loaded.groups |= {key.group_name: key, **inner.groups}
-            loaded.members |= {
-                key.group_name: [str(getattr(member, "group_name", member)) for member in value],
-                **inner.members,
-            }
-            loaded.nested |= {key.group_name: {key: value}, **inner.nested}
-        else:
-            loaded.tasks[key] = value[1] if isinstance(value, tuple) else value
-    return loaded
+            found = manager.load([name])
+            return Loaded(found["tasks"], found.get("groups", {}), dict(found.get("group_map", {})), random_state())
 
 
 @contextlib.contextmanager
@@ -196,3 +171,27 @@ def quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(previous)
+
+
+@contextlib.contextmanager
+def compiled_once() -> Iterator[None]:
+    """Inside this context lm-eval's `apply_template` keeps its compiled templates: it compiles one at each use."""
+    from lm_eval import utils
+
+    original = utils.apply_template
+    utils.apply_template = _apply
+    try:
+        yield
+    finally:
+        utils.apply_template = original
+
+
+def _apply(template: str, doc: dict[str, Any]) -> str:
+    return str(_compiled(template).render(**doc))
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(template: str) -> Any:
+    from lm_eval import utils
+
+    return utils.env.from_string(template)

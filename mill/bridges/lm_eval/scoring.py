@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from mill.api.task import Benchmark, TaskScores
 from mill.bridges.lm_eval import library
@@ -17,17 +15,15 @@ _NO_STDERR = "N/A"  # as lm-eval writes it
 
 @dataclass(frozen=True)
 class LmEvalGroup(Benchmark):
-    """`group` is lm-eval's own object; before 0.4.12 that does not know its members, so `members` are needed too."""
+    """`group` is lm-eval's own object."""
 
     group: Any = field(default=None, compare=False, repr=False)
-    members: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     prefix: str = ""
-    utilities: ClassVar[str] = "lm_eval.evaluator_utils"
 
     def aggregate(self, scores: TaskScores) -> dict[str, tuple[float, float | None]]:
         table = {name.removeprefix(self.prefix): _as_lm_eval(metrics) for name, metrics in scores.items()}
         with library.quiet():
-            found = self.group.aggregate(table) if hasattr(self.group, "aggregate") else self._consolidated(table)
+            found = self.aggregated(table)
         means = {}
         for key, value in found.items():
             name, comma, filter_name = str(key).partition(",")
@@ -36,12 +32,9 @@ class LmEvalGroup(Benchmark):
                 means[metric_name(name, filter_name)] = (float(value), None if stderr == _NO_STDERR else float(stderr))
         return means
 
-    def _consolidated(self, table: Mapping[str, dict[str, Any]]) -> Mapping[str, Any]:
-        """The means of lmms-eval and of versions before 0.4.12, from their nested dictionaries."""
-        results: Any = defaultdict(dict, table)
-        importlib.import_module(self.utilities).consolidate_group_results(results, defaultdict(lambda: None), self.members)
-        means: Mapping[str, Any] = results[self.group.group_name]
-        return means
+    def aggregated(self, table: Mapping[str, dict[str, Any]]) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.group.aggregate(table)
+        return found
 
 
 def _as_lm_eval(metrics: Mapping[str, tuple[float, float | None, int]]) -> dict[str, Any]:

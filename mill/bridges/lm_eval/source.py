@@ -11,32 +11,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError
-
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
 from mill.bridges.lm_eval import library
-from mill.bridges.lm_eval.index import (
-    IndexEntry,
-    TaskIndex,
-    broken,
-    folders_of,
-    listed,
-    make_index,
-    named_keys,
-    stored_index,
-    yaml_files,
-)
-from mill.bridges.lm_eval.library import one_line
+from mill.bridges.lm_eval.index import Entries, IndexEntry, broken, listed, make_index, named_keys, stored_index, yaml_files
+from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
-from mill.bridges.lm_eval.templates import compiled_once
 from mill.support.terminal import warn
-from mill.tasks.fewshot import shots_from
-from mill.tasks.generated_choice import GeneratedChoiceTask, generated_benchmark
-from mill.tasks.generative import LETTERS
-from mill.tasks.multiple_choice import GENERATED, ListedQuestion
-from mill.tasks.prompted import Doc
+from mill.tasks.multiple_choice import GENERATED, GeneratedChoiceTask, ListedQuestion, generated_benchmark
+from mill.tasks.prompted import LETTERS, Doc, shots_from
 from mill.tasks.sources import Documents, is_pattern
 
 
@@ -173,42 +157,51 @@ class LmEvalSource:
 
     def __init__(self) -> None:
         self._folders: list[str] = []
-        self._own: dict[str, IndexEntry] = {}
+        self._own: Entries = {}
         self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
 
     @functools.cached_property
-    def index(self) -> TaskIndex:
+    def index(self) -> Entries:
         """Of lm-eval's own tasks; not read where the user's folders have all names."""
-        return stored_index(library.tasks_folder(), library.version())
+        return stored_index("lm-eval", library.tasks_folder(), library.version(), make_index)
 
     def add_folder(self, path: str) -> bool:
         if path in self._folders:
             return True
-        found = make_index([Path(path)])
+        problems: list[str] = []
+        found = make_index(Path(path), problems)
         broken_files = [problem for file in yaml_files(Path(path)) for problem in broken(file)]
-        for problem in dict.fromkeys([*found.problems, *broken_files]):
+        for problem in dict.fromkeys([*problems, *broken_files]):
             warn(f"a task file is left out: {problem}")
-        if found.entries:
+        if found:
             self._folders.append(path)
-            self._own.update(found.entries)
-        return bool(found.entries)
+            self._own.update(found)
+        return bool(found)
 
     def folders(self) -> Sequence[str]:
         return self._folders
 
     def _entry(self, name: str) -> IndexEntry | None:
-        return self._own.get(name) or self.index.entries.get(name)
+        return self._own.get(name) or self.index.get(name)
 
     def _plain_name(self, name: str) -> str | None:
         """The name of what a name renders by letter; None for a name of lm-eval's own and for unknown ones."""
         plain = name.removesuffix(GENERATED)
         return plain if plain != name and self._entry(name) is None and self._entry(plain) is not None else None
 
-    def _entries(self) -> dict[str, IndexEntry]:
-        return {**self.index.entries, **self._own}
+    def _entries(self) -> Entries:
+        return {**self.index, **self._own}
 
     def folders_of(self, name: str) -> list[Path]:
-        return folders_of(name, self._entry)
+        """The folders to load for a name: its own and those of everything inside of it."""
+        files, waiting, seen = set[str](), [name], set[str]()
+        while waiting:
+            entry = self._entry(current := waiting.pop())
+            if entry is not None and current not in seen:
+                seen.add(current)
+                files.add(entry.file)
+                waiting += entry.members
+        return sorted({Path(file).parent for file in files if file})
 
     def names(self, pattern: str) -> list[str]:
         if not is_pattern(pattern):
@@ -253,10 +246,8 @@ class LmEvalSource:
         try:
             with loading(what), task_in_errors():
                 found = library.load(name, folders)
-        except DataError as error:
-            every = isinstance(error.__cause__, YAMLError)  # before 0.4.12 one file spoils its folder
-            reason = self._broken_file(name, folders, every=every)
-            if reason:
+        except DataError:
+            if reason := self._broken_file(name, folders):
                 raise DataError(f"{what}: {reason}") from None
             raise
         if not found.tasks:
@@ -267,24 +258,19 @@ class LmEvalSource:
                 task.by_letter = task.name + GENERATED
         groups: list[Benchmark] = [
             LmEvalGroup(
-                PREFIX + inner,
-                tuple(PREFIX + member for member in found.members[inner]),
-                group=group,
-                members=found.nested.get(inner, {}),
-                prefix=PREFIX,
+                PREFIX + inner, tuple(PREFIX + member for member in found.members[inner]), group=group, prefix=PREFIX
             )
             for inner, group in found.groups.items()
         ]
         return tasks, groups
 
-    def _broken_file(self, name: str, folders: Sequence[Path], *, every: bool) -> str:
-        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it. Or `every`
-        file of the folders."""
+    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
+        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
         entry = self._entry(name)
         wanted = {name, *(entry.members if entry is not None else ())}
         for file in (file for folder in folders for file in yaml_files(folder)):
             problems = broken(file)
-            if problems and (every or wanted & set(map(str, named_keys(file).values()))):
+            if problems and wanted & set(map(str, named_keys(file).values())):
                 return problems[0]
         return ""
 

@@ -20,10 +20,9 @@ from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.data import Splits, local_first
-from mill.bridges.lm_eval.library import missing_part, one_line
+from mill.bridges.lm_eval.library import compiled_once, missing_part, one_line
 from mill.bridges.lm_eval.requests import ChatPrompt, as_request, return_messages
 from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
-from mill.bridges.lm_eval.templates import compiled_once
 from mill.sandbox import Execution, chosen_sandbox, require_imports, run_programs
 from mill.support.terminal import describe
 from mill.tasks.hooks import attempt

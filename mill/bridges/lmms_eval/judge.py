@@ -91,10 +91,13 @@ def answers(texts: Sequence[str | None] | None, *, chat: bool = True) -> Iterato
 
     What ends the scoring is raised again where the task caught it.
     """
+    import requests
+
     global _current
     session = _current = _Session(texts, chat)
+    no_pause = _attribute(time, "sleep", lambda seconds: None)  # tasks wait before they call a judge again
     try:
-        with replaced_clients(), _replaced_post(), _without_pauses():
+        with replaced_clients(), _attribute(requests, "post", _post), no_pause:
             yield
     finally:
         _current = None
@@ -214,21 +217,6 @@ def _create_provider(cls: type, api_type: str | None = None, config: Any = None)
             return Response(content=_complete(payload).strip(), model_used="judge")
 
     return Provider()
-
-
-@contextlib.contextmanager
-def _replaced_post() -> Iterator[None]:
-    import requests
-
-    with _attribute(requests, "post", _post):
-        yield
-
-
-@contextlib.contextmanager
-def _without_pauses() -> Iterator[None]:
-    """Tasks wait before they call a judge again."""
-    with _attribute(time, "sleep", lambda seconds: None):
-        yield
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 from mill.api.errors import DataError, MillError, install_command
 from mill.api.message import AUDIO, Media
 from mill.bridges.lm_eval.data import local_first
-from mill.bridges.lm_eval.library import Loaded, from_nested, one_line, random_numbers
+from mill.bridges.lm_eval.library import Loaded, one_line, random_numbers
 from mill.bridges.lm_eval.library import quiet as quiet_logging
 from mill.models.media.decode import load_audio
 
@@ -117,10 +117,10 @@ def load(
     index: Mapping[str, dict[str, Any]],
     model_name: str | None,
     check: Callable[[str, Mapping[str, Any]], None],
-) -> Loaded:
-    """A task, group or tag. `model_name` selects prompts that lmms-eval has for one of its models; `check` gets the
-    configuration of each task before its data are loaded: first without its functions, which takes no import, then with
-    them."""
+) -> tuple[Loaded, dict[str, Any]]:
+    """A task, group or tag, and of each group its part of lmms-eval's nested dictionaries. `model_name` selects prompts that
+    lmms-eval has for one of its models; `check` gets the configuration of each task before its data are loaded: first
+    without its functions, which takes no import, then with them."""
     from lmms_eval.tasks import TaskManager
     from lmms_eval.utils import load_yaml_config
 
@@ -145,10 +145,23 @@ def load(
     decode_with_soundfile()
     with _once_only(), random_numbers():
         manager = Manager(include_defaults=False, model_name=model_name)
-        loaded = from_nested(manager.load_task_or_group([name]))
+        loaded, nested = Loaded(), dict[str, Any]()
+        _flatten(manager.load_task_or_group([name]), loaded, nested)
     if not loaded.tasks:
         raise DataError(f"{PREFIX}{name} has no tasks")
-    return loaded
+    return loaded, nested
+
+
+def _flatten(found: Mapping[Any, Any], loaded: Loaded, nested: dict[str, Any]) -> None:
+    """lmms-eval nests its groups: they are keys, their members values."""
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            loaded.groups[key.group_name] = key
+            loaded.members[key.group_name] = [str(getattr(member, "group_name", member)) for member in value]
+            nested[key.group_name] = {key: value}
+            _flatten(value, loaded, nested)
+        else:
+            loaded.tasks[key] = value[1] if isinstance(value, tuple) else value
 
 
 @contextlib.contextmanager

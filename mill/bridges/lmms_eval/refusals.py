@@ -8,6 +8,7 @@ and verifiers. What is found may be called; a call that nothing here foresees is
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,8 +18,7 @@ from typing import Any
 from mill.api.errors import DataError
 from mill.bridges.lmms_eval.library import PREFIX
 
-_CLIENTS = {"OpenAI", "AzureOpenAI", "AsyncOpenAI", "AsyncAzureOpenAI"}
-_SERVERS = {"get_server", "ProviderFactory"}
+_JUDGES = {"OpenAI", "AzureOpenAI", "AsyncOpenAI", "AsyncAzureOpenAI", "get_server", "ProviderFactory"}
 # Functions behind a switch that is off unless the environment sets it, and one that passes `static_only`.
 _SWITCHED: dict[str, Callable[[types.FunctionType], bool]] = {
     "acc_reward": lambda function: function.__globals__.get("USE_LLM_JUDGE") == "True",
@@ -28,7 +28,49 @@ _SWITCHED: dict[str, Callable[[types.FunctionType], bool]] = {
 
 
 def calls_judge(functions: Iterable[Any]) -> bool:
-    return any(_reaches(function, frozenset(), set()) for function in functions)
+    """Whether code may lead to a judge, through the functions and classes of lmms-eval that it names."""
+    waiting, seen = [*functions], set[int]()
+    while waiting:
+        for function in _functions(waiting.pop()):
+            if id(function.__code__) in seen or not _is_on(function.__name__, function):
+                continue
+            seen.add(id(function.__code__))
+            names = {name for code in _codes(function.__code__) for name in code.co_names}
+            used = [function.__globals__[name] for name in names & function.__globals__.keys() if _is_on(name, function)]
+            if names & _JUDGES or any(_is_judge(one, names) for one in used):
+                return True
+            for one in used:
+                if not isinstance(one, types.ModuleType):
+                    waiting.append(one)
+                elif one.__name__.startswith("lmms_eval.tasks"):
+                    waiting += [getattr(one, name) for name in names if hasattr(one, name)]
+    return False
+
+
+def _is_on(name: str, function: types.FunctionType) -> bool:
+    return name not in _SWITCHED or _SWITCHED[name](function)
+
+
+def _functions(found: Any) -> Iterator[types.FunctionType]:
+    """A function of lmms-eval, or the methods of such a class or object. Task files are imported under short names, so the
+    path of the code decides. An object is not touched: it may load data when an attribute is read."""
+    if isinstance(found, functools.partial):
+        found = found.func
+    if isinstance(found, (types.FunctionType, types.MethodType)) or hasattr(type(found), "cache_info"):
+        functions = [inspect.unwrap(getattr(found, "__func__", found))]
+    else:
+        owner = found if isinstance(found, type) else type(found)
+        functions = [getattr(value, "__func__", value) for ancestor in owner.__mro__ for value in vars(ancestor).values()]
+    for one in functions:
+        if isinstance(one, types.FunctionType) and "lmms_eval" in one.__code__.co_filename:
+            yield one
+
+
+def _is_judge(used: Any, names: set[str]) -> bool:
+    if isinstance(used, types.ModuleType):
+        return (used.__name__ == "requests" and "post" in names) or (used.__name__ == "openai" and "chat" in names)
+    owner = used if isinstance(used, type) else type(used)
+    return owner.__module__.startswith(("lmms_eval.llm_judge", "openai")) or getattr(owner, "is_mill_judge", False) is True
 
 
 def scoring_functions(config: Mapping[str, Any]) -> list[Any]:
@@ -47,77 +89,6 @@ def scoring_functions(config: Mapping[str, Any]) -> list[Any]:
 def aggregating_functions(config: Mapping[str, Any]) -> list[Any]:
     metrics = config.get("metric_list") or ()
     return [metric["aggregation"] for metric in metrics if callable(metric.get("aggregation"))]
-
-
-def _reaches(found: Any, names: frozenset[str], seen: set[int]) -> bool:
-    """Whether code leads to a judge: a function, or those methods of a class or object that `names` has."""
-    if isinstance(found, functools.partial):
-        found = found.func
-    function = getattr(found, "__func__", found)
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    if isinstance(function, types.FunctionType):
-        return id(function.__code__) not in seen and _function_reaches(function, seen)
-    owner = found if isinstance(found, type) else type(found)
-    called = names | {"__init__", "__call__", "apply"}
-    return any(_reaches(method, names, seen) for name, method in _methods(owner) if name in called)
-
-
-def _function_reaches(function: types.FunctionType, seen: set[int]) -> bool:
-    seen.add(id(function.__code__))
-    if function.__name__ in _SWITCHED and not _SWITCHED[function.__name__](function):
-        return False
-    for code in _codes(function.__code__):
-        names = frozenset(code.co_names)
-        if names & _SERVERS or names & _CLIENTS:
-            return True
-        for name in names:
-            used = function.__globals__.get(name)
-            if name in _SWITCHED and not _SWITCHED[name](function):
-                continue
-            if _is_judge(used, names) or (_is_followed(used) and _reaches(used, names, seen)):
-                return True
-            if isinstance(used, types.ModuleType) and used.__name__.startswith("lmms_eval.tasks"):
-                inside = [getattr(used, inner) for inner in names if hasattr(used, inner)]
-                if any(_is_followed(one) and _reaches(one, names, seen) for one in inside):
-                    return True
-        if _own_methods_reach(function, names, seen):
-            return True
-    return False
-
-
-def _own_methods_reach(function: types.FunctionType, names: frozenset[str], seen: set[int]) -> bool:
-    """A method calls others of its class through `self`, which is not among the global names."""
-    owner_name = function.__qualname__.rpartition(".")[0]
-    owner = function.__globals__.get(owner_name)
-    if not isinstance(owner, type):
-        return False
-    return any(_reaches(method, names, seen) for name, method in _methods(owner) if name in names)
-
-
-def _is_judge(used: Any, names: frozenset[str]) -> bool:
-    if isinstance(used, types.ModuleType):
-        return (used.__name__ == "requests" and "post" in names) or (used.__name__ == "openai" and "chat" in names)
-    package = type(used).__module__ or ""
-    return package.startswith(("lmms_eval.llm_judge", "openai")) or getattr(used, "is_mill_judge", False) is True
-
-
-def _is_followed(used: Any) -> bool:
-    """Code of lmms-eval's tasks. Their files are imported under short names, so the path of the code decides."""
-    if isinstance(used, functools.partial):
-        used = used.func
-    if isinstance(used, types.FunctionType):
-        return "lmms_eval" in used.__code__.co_filename
-    owner = used if isinstance(used, type) else type(used)
-    return any("lmms_eval" in method.__code__.co_filename for _, method in _methods(owner))
-
-
-def _methods(owner: type) -> Iterator[tuple[str, types.FunctionType]]:
-    for ancestor in owner.__mro__:
-        for name, value in vars(ancestor).items():
-            method = getattr(value, "__func__", value)
-            if isinstance(method, types.FunctionType):
-                yield name, method
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -7,103 +7,82 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import hashlib
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from mill.api.errors import DataError, SpecError, UnknownName
 from mill.api.task import Benchmark, Task, TaskScores
-from mill.bridges.lm_eval.index import GROUP, TAG, TASK, listed, named_keys
+from mill.bridges.lm_eval.index import (
+    GROUP,
+    SKIPPED,
+    TAG,
+    TASK,
+    Entries,
+    IndexEntry,
+    as_list,
+    listed,
+    named_keys,
+    stored_index,
+)
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.library import PREFIX
-from mill.support.files import cache_folder, write_json
 from mill.tasks.sources import Documents, is_pattern
 
 CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
-FORMAT = 1  # of the stored file
-_SKIPPED = ("__pycache__", ".ipynb_checkpoints")
 
 
-@dataclass(frozen=True)
-class LmmsEntry:
-    """A name of lmms-eval. A tag has no file, and only a tag's tasks are known without loading it."""
-
-    kind: str
-    file: str = ""
-    members: tuple[str, ...] = ()
-
-
-@dataclass
-class LmmsIndex:
-    entries: dict[str, LmmsEntry] = field(default_factory=dict)
-
-    def for_lmms_eval(self) -> dict[str, dict[str, Any]]:
-        """The same in the form that lmms-eval's TaskManager makes by parsing all files."""
-        return {
-            name: {
-                "type": entry.kind,
-                "yaml_path": entry.file or -1,
-                **({} if entry.kind in (TASK, CLASS) else {"task": list(entry.members) if entry.kind == TAG else -1}),
-            }
-            for name, entry in self.entries.items()
-        }
-
-
-def stored_index(root: Path, version: str) -> LmmsIndex:
-    """The index of lmms-eval's own tasks, read from the cache where it is current, else made and stored."""
-    stamp = f"{FORMAT}/{version}/{root}/{root.stat().st_mtime_ns}"
-    file = cache_folder() / f"lmms-eval-{hashlib.blake2b(stamp.encode(), digest_size=8).hexdigest()}.json"
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        return LmmsIndex({name: LmmsEntry(kind, path, tuple(members)) for name, (kind, path, members) in stored.items()})
-    except (OSError, ValueError, TypeError):
-        index = make_index(root)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {name: [*asdict(entry).values()] for name, entry in index.entries.items()}, root=file.parent)
-    except OSError:  # a cache that cannot be written only costs time
-        pass
-    return index
-
-
-def make_index(root: Path) -> LmmsIndex:
-    entries: dict[str, LmmsEntry] = {}
+def make_index(root: Path) -> Entries:
+    entries: Entries = {}
     tags: dict[str, list[str]] = {}
-    for file in _yaml_files(root):
+    # In the order of the disk, as lmms-eval reads them: of two files with one name the last counts.
+    folders = ((folder, files) for folder, _, files in os.walk(root) if not SKIPPED & set(Path(folder).parts))
+    for file in (Path(folder, name) for folder, files in folders for name in files if name.endswith(".yaml")):
         config = named_keys(file)
         group, task = config.get("group"), config.get("task")
         if "class" in config and isinstance(task, str):
-            entries[task] = LmmsEntry(CLASS, str(file))
+            entries[task] = IndexEntry(CLASS, str(file))
         elif isinstance(task, list) and isinstance(group, str):
-            entries[group] = LmmsEntry(GROUP, str(file), tuple(member for member in task if isinstance(member, str)))
+            entries[group] = IndexEntry(GROUP, str(file), tuple(member for member in task if isinstance(member, str)))
         elif isinstance(task, str):
-            entries[task] = LmmsEntry(TASK, str(file))
-            for tag in (*_names(config.get("tag")), *_names(group)):
+            entries[task] = IndexEntry(TASK, str(file))
+            for tag in (*as_list(config.get("tag")), *as_list(group)):
                 tags.setdefault(tag, []).append(task)
     for tag, tasks in tags.items():
-        entries.setdefault(tag, LmmsEntry(TAG, members=tuple(dict.fromkeys(tasks))))
-    return LmmsIndex(entries)
+        entries.setdefault(tag, IndexEntry(TAG, members=tuple(dict.fromkeys(tasks))))
+    return entries
 
 
-def _yaml_files(root: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name not in _SKIPPED]
-        yield from (Path(folder, name) for name in files if name.endswith(".yaml"))
-
-
-def _names(given: Any) -> list[str]:
-    return [given] if isinstance(given, str) else [str(name) for name in given or ()]
+def for_lmms_eval(entries: Entries) -> dict[str, dict[str, Any]]:
+    """An index in the form that lmms-eval's TaskManager makes by parsing all files."""
+    return {
+        name: {
+            "type": entry.kind,
+            "yaml_path": entry.file or -1,
+            **({} if entry.kind in (TASK, CLASS) else {"task": list(entry.members) if entry.kind == TAG else -1}),
+        }
+        for name, entry in entries.items()
+    }
 
 
 @dataclass(frozen=True)
 class LmmsEvalGroup(LmEvalGroup):
+    """`members` are the nested dictionaries of lmms-eval, whose groups do not know their members."""
+
+    members: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     suffix: str = ""
-    utilities: ClassVar[str] = "lmms_eval.evaluator_utils"
+
+    def aggregated(self, table: Mapping[str, dict[str, Any]]) -> Mapping[str, Any]:
+        from lmms_eval.evaluator_utils import consolidate_group_results
+
+        results: Any = defaultdict(dict, table)
+        consolidate_group_results(results, defaultdict(lambda: None), self.members)
+        means: Mapping[str, Any] = results[self.group.group_name]
+        return means
 
     def aggregate(self, scores: TaskScores) -> dict[str, tuple[float, float | None]]:
         return super().aggregate({name.removesuffix(self.suffix): metrics for name, metrics in scores.items()})
@@ -119,8 +98,8 @@ class LmmsEvalSource:
         self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
 
     @functools.cached_property
-    def index(self) -> LmmsIndex:
-        return stored_index(library.tasks_folder(), library.version())
+    def index(self) -> Entries:
+        return stored_index("lmms-eval", library.tasks_folder(), library.version(), make_index)
 
     def folders(self) -> Sequence[str]:
         return ()
@@ -129,7 +108,7 @@ class LmmsEvalSource:
         raise SpecError(f"--task_paths {path}: folders of YAML tasks are in the format of lm-eval, not of lmms-eval")
 
     def names(self, pattern: str) -> list[str]:
-        known, (inner, at, model) = self.index.entries, pattern.partition("@")
+        known, (inner, at, model) = self.index, pattern.partition("@")
         if not is_pattern(inner):
             if inner not in known:
                 raise UnknownName("task of lmms-eval", inner, known, _HINT)
@@ -163,7 +142,7 @@ class LmmsEvalSource:
                 models.update(dict.fromkeys(_models_of(config)))
 
             with replaced_clients():
-                found = library.load(inner, self.index.for_lmms_eval(), model or None, check)
+                found, nested = library.load(inner, for_lmms_eval(self.index), model or None, check)
             if at and model not in models:
                 _refuse_model(name, model, models)
             tasks: list[Task] = [
@@ -174,7 +153,7 @@ class LmmsEvalSource:
                 PREFIX + group + at + model,
                 tuple(PREFIX + member + at + model for member in found.members[group]),
                 group=made,
-                members=found.nested.get(group, {}),
+                members=nested.get(group, {}),
                 prefix=PREFIX,
                 suffix=at + model,
             )
@@ -183,7 +162,7 @@ class LmmsEvalSource:
         return tasks, groups
 
     def listed(self, text: str) -> list[tuple[str, str]]:
-        return [(PREFIX + name, kind.replace(CLASS, "task")) for name, kind in listed(self.index.entries, text)]
+        return [(PREFIX + name, kind.replace(CLASS, "task")) for name, kind in listed(self.index, text)]
 
 
 def _models_of(config: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import ModelError, UnknownName
 from mill.api.request import GENERATE, MULTI_ROUND
-from mill.compat import gguf
+from mill.compat import clear_gguf_cache
 from mill.models.device import choose_device, cpu_has_bfloat16
 from mill.models.files import ModelFiles, Source, load
 from mill.support.terminal import warn
@@ -184,7 +184,7 @@ def load_weights(
         arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which _check_tensors refuses
         model, info = load(_auto_class(config, multimodal), source, "weights", **arguments)
     finally:
-        gguf.clear_cache()
+        clear_gguf_cache()
     _check_tensors(source, info)
     if device is not None:
         model = to_cuda(model, device) if device.startswith("cuda") else model.to(device)

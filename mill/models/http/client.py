@@ -162,8 +162,21 @@ class Client:
         async with answer:
             yield answer
 
-    def _open(self, policy: ServerPolicy | None = None) -> Any:
-        return _Opened(self, policy)
+    @asynccontextmanager
+    async def _open(self, policy: ServerPolicy | None = None) -> AsyncIterator[None]:
+        """A session and a policy for one event loop."""
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self.concurrency), headers=self.headers, trace_configs=[_traced_reuse()]
+        )
+        self._policy = policy or ServerPolicy(self)
+        self._policy.open()
+        try:
+            yield
+        finally:
+            await self._session.close()
+            self._session = self._policy = None
 
 
 def _event(name: str, data: bytes) -> Any:
@@ -173,27 +186,6 @@ def _event(name: str, data: bytes) -> Any:
     if name == "error":
         raise_reported({"error": event or "without a message"})
     return event
-
-
-class _Opened:
-    """A session and a policy for one event loop."""
-
-    def __init__(self, client: Client, policy: ServerPolicy | None) -> None:
-        self.client, self.policy = client, policy or ServerPolicy(client)
-
-    async def __aenter__(self) -> None:
-        import aiohttp
-
-        connector = aiohttp.TCPConnector(limit=self.client.concurrency)
-        self.client._session = aiohttp.ClientSession(
-            connector=connector, headers=self.client.headers, trace_configs=[_traced_reuse()]
-        )
-        self.client._policy = self.policy
-        self.policy.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.client._session.close()
-        self.client._session = self.client._policy = None
 
 
 def _traced_reuse() -> Any:
@@ -217,30 +209,23 @@ async def _cancel(tasks: Sequence[asyncio.Future[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _as_failure:
+@asynccontextmanager
+async def _as_failure(url: str, timeout: float) -> AsyncIterator[None]:
     """Turns aiohttp's exceptions into a Failure."""
+    import aiohttp
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self.url, self.timeout = url, timeout
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
-        import aiohttp
-
-        if error is None or isinstance(error, (Failure, asyncio.CancelledError)):
-            return
-        if isinstance(error, asyncio.TimeoutError):
-            raise Failure("timeout", f"no answer from {self.url} within {self.timeout:g} s") from error
-        if isinstance(error, aiohttp.ClientConnectorError):
-            raise Failure("connection", f"cannot reach {self.url}: {_os_message(error)}") from error
-        if isinstance(error, aiohttp.InvalidURL):
-            raise Failure("http", f"{self.url} is not a URL") from error
+    try:
+        yield
+    except asyncio.TimeoutError as error:
+        raise Failure("timeout", f"no answer from {url} within {timeout:g} s") from error
+    except aiohttp.ClientConnectorError as error:
+        raise Failure("connection", f"cannot reach {url}: {_os_message(error)}") from error
+    except aiohttp.InvalidURL as error:
+        raise Failure("http", f"{url} is not a URL") from error
+    except (aiohttp.ClientError, OSError) as error:
         if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
             raise Failure("garbage", "the server's answer cannot be decompressed") from error
-        if isinstance(error, (aiohttp.ClientError, OSError)):
-            raise Failure("cut", f"the connection to {self.url} was cut: {type(error).__name__}") from error
+        raise Failure("cut", f"the connection to {url} was cut: {type(error).__name__}") from error
 
 
 def _os_message(error: Any) -> str:
@@ -249,19 +234,12 @@ def _os_message(error: Any) -> str:
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, in another thread where this one has a running event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    ended: queue.SimpleQueue[T | _Ended] = queue.SimpleQueue()
-    thread = _LoopThread(coroutine, ended)
-    try:
-        thread.raise_error(ended.get())
-    except BaseException:
-        thread.cancel()
-        raise
-    value: T = thread.value
+    """The result of a coroutine, also where this thread has a running event loop, as in notebooks."""
+
+    async def start(emit: Callable[[T], None]) -> None:
+        emit(await coroutine)
+
+    (value,) = stream_results(start)
     return value
 
 
@@ -270,25 +248,19 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
 
     An interrupt, an exception of the consumer or close() cancels the coroutine and waits until it has ended.
     """
-    results: queue.SimpleQueue[T | _Ended] = queue.SimpleQueue()
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     thread = _LoopThread(start(results.put), results)
     try:
-        while not isinstance(result := results.get(), _Ended):
+        while (result := results.get()) is not thread:
             yield result
-        thread.raise_error(result)
+        if thread.error is not None:
+            raise thread.error
     finally:
         thread.cancel()
 
 
-class _Ended:
-    """The last item in the queue of a loop thread."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
 class _LoopThread:
-    """A coroutine on an event loop in a thread; puts `_Ended` into the queue when it has ended."""
+    """A coroutine on an event loop in a thread; puts itself into the queue when it has ended."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], results: queue.SimpleQueue[Any]) -> None:
         self._coroutine, self._results = coroutine, results
@@ -296,13 +268,9 @@ class _LoopThread:
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
         self._ended = threading.Event()  # an interrupted join() would report the thread as ended
-        self.value: Any = None
+        self.error: BaseException | None = None
         context = contextvars.copy_context()
         threading.Thread(target=lambda: context.run(self._run), name="mill-http", daemon=True).start()
-
-    def raise_error(self, ended: Any) -> None:
-        if isinstance(ended, _Ended) and ended.error is not None:
-            raise ended.error
 
     def cancel(self) -> None:
         """Cancel the coroutine unless it has ended, and wait for it."""
@@ -312,18 +280,17 @@ class _LoopThread:
         self._ended.wait()
 
     def _run(self) -> None:
-        error: BaseException | None = None
         try:
-            self.value = asyncio.run(self._main())
-        except BaseException as raised:
-            error = raised
+            asyncio.run(self._main())
+        except BaseException as error:
+            self.error = error
         finally:
             self._ended.set()
-            self._results.put(_Ended(error))
+            self._results.put(self)
 
-    async def _main(self) -> Any:
+    async def _main(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self._cancelled:
             self._coroutine.close()
             raise asyncio.CancelledError
-        return await self._coroutine
+        await self._coroutine

@@ -26,7 +26,7 @@ from mill.models.http.failures import Failure
 from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
-from mill.models.spec.arguments import check_address, check_key, check_seconds, check_text, check_whole
+from mill.models.spec.open import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.tokens.chat_template import wanted
 from mill.models.tokens.reasoning import stopped_too_early
 from mill.support.secrets import remember, scrub, split_password, variables_in

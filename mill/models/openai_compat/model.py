@@ -27,11 +27,10 @@ from mill.models.http.probes import (
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat import OLLAMA_URL
 from mill.models.openai_compat import scoring as routes
-from mill.models.openai_compat.answers import read_answer
+from mill.models.openai_compat.answers import StreamedAnswer, read_answer
 from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.scoring import BOS, LEFT_OUT
-from mill.models.openai_compat.stream import StreamedAnswer
-from mill.models.spec.arguments import check_flag, check_whole
+from mill.models.spec.open import check_flag, check_whole
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mill.compat.torch import cpu_flash_attention, cuda_flash_attention, has_cuda_flash_attention
+from mill.compat import cpu_flash_attention, cuda_flash_attention, has_cuda_flash_attention
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.fused_kernels import BlockTable, block_table
 from mill.models.prefix.fused_layers import fused_layers

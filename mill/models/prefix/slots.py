@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mill.compat.torch import cpu_flash_attention, cuda_flash_attention
+from mill.compat import cpu_flash_attention, cuda_flash_attention
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.attention import Pack, Partial, has_cpu_kernel, merge, merge_rows, partial_attention, supports_varlen
 from mill.models.prefix.pack import AttentionPlan, joined_ranges

@@ -20,6 +20,7 @@ A quoted argument value ("a,b") may contain commas and brackets; a list cannot b
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -30,9 +31,41 @@ from typing import Any
 from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
 from mill.models.spec.backends import address_argument, model_argument, of_prefix
-from mill.models.spec.configs import packaged_configs, packaged_path
 from mill.support.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
 from mill.support.terminal import warn
+
+FOLDER = Path(__file__).parent.parent / "configs"
+
+
+@functools.cache
+def packaged_configs() -> dict[str, Path]:
+    """The file of every packaged config, by name."""
+    files = sorted(file for file in FOLDER.rglob("*.py") if not file.name.startswith("_"))
+    return {file.stem: file for file in files}
+
+
+def packaged_path(name: str) -> str:
+    """The path of a packaged config as `config_file` takes it in any folder: mill/models/configs/..."""
+    return packaged_configs()[name].relative_to(FOLDER.parents[2]).as_posix()
+
+
+def config_file(path: str | Path) -> Path:
+    """The file of a config, given by path or by name.
+
+    `mill/models/configs/...` means the packaged file in any folder, unless the current one has its own.
+    """
+    path = Path(path)
+    if str(path) in packaged_configs():
+        return packaged_configs()[str(path)]
+    packaged = FOLDER.parents[2] / path
+    if path.parts[:3] != ("mill", "models", "configs"):
+        return path
+    if not path.exists():
+        return packaged
+    if packaged.exists() and not packaged.samefile(path):
+        warn(f"the config {path} is read from the current folder, not from mill: write {path.stem} for the packaged one")
+    return path
+
 
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _BRACES = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")  # JSON

@@ -17,9 +17,8 @@ from mill.support.terminal import describe
 from mill.tasks.agent import tool_turns
 from mill.tasks.bfcl.function_docs import PYTHON, tools_of
 from mill.tasks.bfcl.questions import read_code, read_dialogs
-from mill.tasks.bfcl.simulation import ApiCode
+from mill.tasks.bfcl.simulation import ApiCode, SimulationPool
 from mill.tasks.bfcl.task import spelled, turn_messages, with_system_prompt
-from mill.tasks.bfcl.worker import SimulationPool
 
 DIALOGS = [f"multi_turn_{name}" for name in ("base", "miss_func", "miss_param", "long_context")]
 MOST_STEPS = 20  # of a turn, as on the leaderboard: the dialog ends at another response with calls

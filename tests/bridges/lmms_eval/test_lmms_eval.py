@@ -242,7 +242,7 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
 ) -> None:
     from mill.bridges.lmms_eval.source import LmmsEvalSource
 
-    names = [name.removeprefix("mmlu_") for name in LmmsEvalSource().index.entries["mmlu_stem_tasks"].members]
+    names = [name.removeprefix("mmlu_") for name in LmmsEvalSource().index["mmlu_stem_tasks"].members]
     assert len(names) > 10
     for at, name in enumerate(names):
         folder = data / "hails" / "mmlu_no_train" / name
@@ -431,36 +431,6 @@ def test_what_cannot_run_is_refused_in_one_line(mill: Mill, data: Path, vlm: Pat
     assert why in err and err.count("\n") == 1
 
 
-def test_a_model_that_takes_no_images_is_refused(mill: Mill, data: Path, tiny_model: Path) -> None:
-    write_mme(data)
-    status, out, err = mill("eval", str(tiny_model), "lmms-eval:mme", "--output_dir", "out")
-    assert (status, out) == (2, "")
-    assert "lmms-eval:mme needs a model that takes image" in err
-
-
-def test_data_of_another_split_are_refused(mill: Mill, data: Path, vlm: Path) -> None:
-    write_mme(data)
-    folder = data / "lmms-lab-encoder" / "MME"
-    (folder / "test.parquet").rename(folder / "train.parquet")
-    status, out, err = mill("eval", str(vlm), "lmms-eval:mme", "--output_dir", "out")
-    assert (status, out) == (2, "")
-    assert "no data for lmms-lab-encoder/MME (test), which is evaluated: MILL_DATA has train" in err
-
-
-def test_answers_that_a_task_samples_are_different_draws(mill: Mill, data: Path, vlm: Path, tmp_path: Path) -> None:
-    from mill.api.task import RenderSettings
-    from mill.bridges.lmms_eval.source import LmmsEvalSource
-
-    write_docvqa(data)
-    (task,), _ = LmmsEvalSource().tasks("docvqa_val")
-    task.task.set_config(key="repeats", value=3)  # type: ignore[attr-defined]
-    settings = RenderSettings(repeats=2, gen_kwargs={"temperature": 1.0})
-    samples = task.samples()[:1]
-    task.prepare(samples, settings)
-    clones = [[clone.draw for clone in request.clones()] for request in task.requests(samples[0], settings)]
-    assert clones == [[0, 1], [2, 3], [4, 5]]
-
-
 def test_a_list_of_names_comes_from_an_index(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mill.bridges.lmms_eval import source
 
@@ -474,9 +444,9 @@ def test_a_list_of_names_comes_from_an_index(mill: Mill, monkeypatch: pytest.Mon
 
 def test_the_index_names_what_lmms_eval_names(task_manager: Any) -> None:
     from mill.bridges.lmms_eval.library import tasks_folder
-    from mill.bridges.lmms_eval.source import make_index
+    from mill.bridges.lmms_eval.source import for_lmms_eval, make_index
 
-    mine = make_index(tasks_folder()).for_lmms_eval()
+    mine = for_lmms_eval(make_index(tasks_folder()))
     theirs = {name: {**entry, "task": entry.get("task", -1)} for name, entry in task_manager.task_index.items()}
     assert {name: {**entry, "task": entry.get("task", -1)} for name, entry in mine.items()} == theirs
 

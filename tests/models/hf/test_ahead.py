@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import ModelError
 from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf import ahead
-from mill.models.hf.ahead import Tokenized, first_part, is_plain
+from mill.models.hf.ahead import Tokenized, first_part
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.tokenizer import Tokens
@@ -130,16 +129,6 @@ def test_requests_of_equal_content_and_recorded_ones_leave_the_trie_of_the_threa
     assert [found[one].score for one in left] == [one.score for one in hf(tiny_model).loglikelihood(left)]
 
 
-def test_what_is_not_scored_by_its_text_alone_is_not_tokenized_ahead(tiny_model: Path) -> None:
-    scored = Request(LOGLIKELIHOOD, "A", " B")
-    assert is_plain(scored)
-    assert not is_plain(Request(GENERATE, "A"))
-    assert not is_plain(Request(LOGLIKELIHOOD, "A", " B", options={"logprobs": 2}))
-    model = hf(tiny_model)
-    model.startup.prepare([Request(GENERATE, "A")])
-    assert model.startup.ahead.scored is None and model.startup.ahead._prompts is None
-
-
 def test_prompts_that_were_tokenized_while_weights_loaded_give_the_same_texts(
     tiny_model: Path, in_parts: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,11 +156,3 @@ def test_prompts_that_were_tokenized_while_weights_loaded_give_the_same_texts(
         texts = {request: found[request].text for request in left}
         assert [texts.get(one, wanted[index]) for index, one in enumerate(requests)] == wanted
         assert sorted(threads) == in_a_thread
-
-
-def test_a_prompt_without_room_is_refused_when_it_was_tokenized_ahead(tiny_model: Path, in_parts: object) -> None:
-    model = hf(tiny_model)
-    requests = [Request(GENERATE, "the quick", options=generation_options(max_gen_toks=100_000))]
-    model.startup.prepare(requests)
-    with pytest.raises(ModelError, match="leaves no room for a prompt"):
-        list(run_requests(model, GENERATE, requests))

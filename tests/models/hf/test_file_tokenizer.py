@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,87 +81,33 @@ def test_messages_are_counted_through_the_chat_template(tiny_model: Path) -> Non
     assert model.input_tokens([[asked]]) == [InputTokens(len(model.tokens.encode("[the fox]")))]
 
 
-def set_class(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
-
-
-def add_prefix_space(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", add_prefix_space=True)
-
-
-def name_another_token(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", pad_token="<new>")
-
-
-def add_another_token(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", added_tokens_decoder={"900": {"content": "<new>"}})
-
-
-def add_special_tokens(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", extra_special_tokens={"image_token": "<new>"})
-
-
-def list_special_tokens(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", additional_special_tokens=["<new>"])
-
-
-def map_special_tokens(folder: Path) -> None:
-    (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": {"content": "<new>"}}))
-
-
-def add_tokens_file(folder: Path) -> None:
-    (folder / "added_tokens.json").write_text(json.dumps({"<new>": 900}))
-
-
-def split_special_tokens(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", split_special_tokens=True)
-
-
-def set_something_new(folder: Path) -> None:
-    change(folder / "tokenizer_config.json", what_a_later_version_may_have=1)
-
-
-def remove_positions(folder: Path) -> None:
-    change(folder / "config.json", max_position_embeddings=None)
-
-
-def need_code(folder: Path) -> None:
-    change(folder / "config.json", auto_map={"AutoConfig": "x.y"})
-
-
-def damage(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{}")
-
-
 def change(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+    file.write_text(json.dumps({**(json.loads(file.read_text()) if file.exists() else {}), **values}))
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [
-        set_class,
-        add_prefix_space,
-        name_another_token,
-        add_another_token,
-        add_special_tokens,
-        list_special_tokens,
-        map_special_tokens,
-        add_tokens_file,
-        split_special_tokens,
-        set_something_new,
-        remove_positions,
-        need_code,
-        damage,
-    ],
-    ids=lambda edit: edit.__name__,
-)
-def test_a_tokenizer_that_transformers_would_change_is_left_to_it(
-    tiny_model: Path, tmp_path: Path, edit: Callable[[Path], None]
-) -> None:
+EDITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "another class": ("tokenizer_config.json", {"tokenizer_class": "GPT2Tokenizer"}),
+    "a prefix space": ("tokenizer_config.json", {"add_prefix_space": True}),
+    "a named token": ("tokenizer_config.json", {"pad_token": "<new>"}),
+    "an added token": ("tokenizer_config.json", {"added_tokens_decoder": {"900": {"content": "<new>"}}}),
+    "special tokens": ("tokenizer_config.json", {"extra_special_tokens": {"image_token": "<new>"}}),
+    "listed tokens": ("tokenizer_config.json", {"additional_special_tokens": ["<new>"]}),
+    "split tokens": ("tokenizer_config.json", {"split_special_tokens": True}),
+    "something new": ("tokenizer_config.json", {"what_a_later_version_may_have": 1}),
+    "mapped tokens": ("special_tokens_map.json", {"mask_token": {"content": "<new>"}}),
+    "a file of tokens": ("added_tokens.json", {"<new>": 900}),
+    "no positions": ("config.json", {"max_position_embeddings": None}),
+    "code": ("config.json", {"auto_map": {"AutoConfig": "x.y"}}),
+    "damage": ("tokenizer.json", {"model": None}),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_tokenizer_that_transformers_would_change_is_left_to_it(tiny_model: Path, tmp_path: Path, edit: str) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     assert read_tokens(folder, most=64, add_bos=None) is not None
-    edit(folder)
+    name, values = EDITS[edit]
+    change(folder / name, **values)
     assert read_tokens(folder, most=64, add_bos=None) is None
 
 

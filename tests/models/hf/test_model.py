@@ -18,7 +18,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mill.api import warnings
 from mill.api.errors import ModelError, SpecError, UnknownName
 from mill.api.message import Message
 from mill.api.model import run_requests
@@ -185,13 +184,6 @@ def test_an_answer_ends_before_its_stop_string_and_has_a_finish_reason(tiny_mode
     assert (stopped.output_tokens or 0) < (free.output_tokens or 0)
 
 
-def test_short_and_long_answers_in_one_batch_do_not_change_each_other(tiny_model: Path) -> None:
-    model = hf(tiny_model)
-    alone = [model.generate_until(prompts(text, max_gen_toks=10, until=["a"]))[0].text for text in PROMPTS]
-    together = [answer.text for answer in model.generate_until(prompts(*PROMPTS, max_gen_toks=10, until=["a"]))]
-    assert together == alone
-
-
 def test_the_models_generation_defaults_do_not_reach_a_greedy_answer(tiny_model: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_model, tmp_path / "penalized"))
     config = json.loads((folder / "generation_config.json").read_text())
@@ -239,12 +231,6 @@ def test_messages_go_through_the_chat_template(tiny_model: Path) -> None:
     assert tokens.render(dialog) == "<|system|>be brief</s><|user|>yes ?</s><|assistant|>"
     assert hf(tiny_model, use_chat_template=True).tokens.render("yes ?") == "<|user|>yes ?</s><|assistant|>"
     assert tokens.render("yes ?") == "yes ?"
-
-
-def test_a_document_is_never_wrapped_as_a_chat_message(tiny_model: Path) -> None:
-    document = Request(ROLLING, context="the quick brown fox")
-    plain, chat = hf(tiny_model), hf(tiny_model, use_chat_template=True)
-    assert plain.loglikelihood_rolling([document])[0].score == chat.loglikelihood_rolling([document])[0].score
 
 
 def test_a_dialog_without_a_chat_template_is_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -320,16 +306,10 @@ def test_arguments_and_defaults_are_those_of_the_documentation() -> None:
     }
 
 
-def test_text_is_the_only_modality_by_default(tiny_model: Path) -> None:
-    assert hf(tiny_model).capabilities.modalities == {"text"}
-    assert hf(tiny_model, modalities=["text", "image"]).capabilities.modalities == {"text", "image"}
-
-
 def test_a_cpu_without_bfloat16_is_reported_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(checkpoint, "cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(warnings, "_reported", set())
     for _ in range(2):
         assert hf(tiny_model, dtype="bfloat16").loglikelihood(pairs(("the", " dog")))[0].score is not None
     assert caplog.text.count("dtype=float32 is several times faster") == 1
@@ -342,7 +322,6 @@ def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_gi
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mill.models.hf.checkpoint.cpu_has_bfloat16", lambda: False)
-    monkeypatch.setattr(warnings, "_reported", set())
     model = TransformersModel(str(tiny_model), device_map="cpu")
     assert (model.identity()["dtype"], model.model.dtype) == ("float32", torch.float32)
     assert caplog.text.count("so dtype=float32 is taken") == 1
@@ -351,12 +330,6 @@ def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_gi
     given = hf(tiny_model, dtype="bfloat16")
     assert (given.identity()["dtype"], given.model.dtype, given.replica_arguments()) == ("bfloat16", torch.bfloat16, {})
     assert not any("float32 is taken" in warning for warning in given.warnings())
-
-
-def test_a_cpu_with_bfloat16_computes_in_it(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mill.models.hf.checkpoint.cpu_has_bfloat16", lambda: True)
-    model = TransformersModel(str(tiny_model), device_map="cpu")
-    assert (model.identity()["dtype"], model.model.dtype, model.warnings()) == ("bfloat16", torch.bfloat16, [])
 
 
 @pytest.mark.parametrize(

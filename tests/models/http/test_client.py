@@ -24,7 +24,7 @@ from mill.models.http.body import read_events
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure
 from mill.models.http.policy import ConcurrencyLimiter, counted_calls
-from mill.models.openai_compat.stream import StreamedAnswer
+from mill.models.openai_compat.answers import StreamedAnswer
 from tests.launching import environment
 from tests.servers import Fault, FaultServer, chunked, cut, events, free_port, garbage, post_all, results, stall, status
 from tests.waiting import DEADLINE_S, until

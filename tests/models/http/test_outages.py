@@ -166,16 +166,15 @@ def test_a_server_that_fails_on_every_request_ends_the_stream_early(fault: Fault
     answers = FailingServer(fault, good=30)
     streamed: dict[str, Response] = {}
     with FaultServer(answers) as server, pytest.raises(ServerGone, match="even on one that it answered before"):
-        send_prompts(server.url, count=400, streamed=streamed, timeout=1.0)
+        send_prompts(server.url, count=400, streamed=streamed, timeout=0.6)
     assert len(streamed) < 30 + 16 + 8
     assert sum(not response.failed for response in streamed.values()) <= 30
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_adjacent_failing_requests_do_not_end_the_stream(fault: Fault) -> None:
-    answers = FailingServer(fault, bad=lambda prompt: prompt in BAD)
+def test_adjacent_failing_requests_do_not_end_the_stream() -> None:
+    answers = FailingServer(FAULTS["broken"], bad=lambda prompt: prompt in BAD)
     with FaultServer(answers) as server:
-        responses = send_prompts(server.url, count=60, timeout=1.0)
+        responses = send_prompts(server.url, count=60)
     assert len(responses) == 60 and {text for text, response in responses.items() if response.failed} == BAD
 
 

@@ -114,6 +114,12 @@ def test_a_missing_key_is_reported_before_any_call(monkeypatch: pytest.MonkeyPat
         open_model("litellm[model=gpt-4o]").ready()
 
 
+@pytest.mark.parametrize("name", ["x", "no-such-model"])
+def test_a_name_of_no_provider_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match=f"litellm does not know the provider of '{name}': write provider/model"):
+        open_model(f"litellm[model={name},api_key=k]").ready()
+
+
 def test_prices_are_those_of_litellm_and_unknown_where_it_has_none() -> None:
     import litellm
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import DataError, MissingPackage
+from mill.api.errors import DataError
 from mill.models.media import prefetch
-from mill.models.media.prefetch import Prefetch, default_workers
+from mill.models.media.prefetch import Prefetch
 from tests.waiting import DEADLINE_S
 
 
@@ -71,26 +71,6 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
-def test_each_item_gets_its_result_in_any_order_of_completion() -> None:
-    """Each second item is complete before the one that was started before it."""
-    given, second = items(12), [threading.Event() for _ in range(6)]
-    load = Loader(lambda number: second[number // 2].set() if number % 2 else second[number // 2].wait(DEADLINE_S))
-    with Prefetch(load, given, ahead=6, workers=4) as loaded:
-        found = []
-        for item in given:
-            found.append(loaded.take(item))
-            loaded.drop(item)
-    assert found == [number**2 for number in range(12)]
-    assert sorted(load.started) == list(range(12))
-
-
-def test_items_are_started_in_their_order() -> None:
-    given, load = items(20), Loader()
-    with Prefetch(load, given, ahead=20, workers=1) as loaded:
-        assert loaded.take(given[-1]) == 19**2
-        assert load.started == list(range(20))
-
-
 @pytest.mark.usefixtures("at_once")
 def test_loading_starts_before_anything_is_taken_and_stops_at_the_bound() -> None:
     given, load = items(10), Loader()
@@ -128,14 +108,6 @@ def test_the_bound_is_used_fully() -> None:
         assert loaded.take_each(given) == [True] * 6
 
 
-def test_an_item_may_be_taken_out_of_order() -> None:
-    given, load = items(10), Loader()
-    with Prefetch(load, given, ahead=2, workers=2) as loaded:
-        assert loaded.take(given[7]) == 49
-        assert [loaded.take(given[index]) for index in (3, 0, 9, 8, 1)] == [9, 0, 81, 64, 1]
-    assert len(load.started) == len(set(load.started)) == 10
-
-
 def test_an_exception_of_load_is_raised_by_take() -> None:
     def load(item: Item) -> int:
         if item.number == 1:
@@ -169,17 +141,6 @@ def test_take_each_returns_results_and_exceptions_in_order() -> None:
     assert [type(one) for one in found] == [int, DataError, int, DataError, int]
 
 
-def test_a_missing_package_is_raised_and_not_listed() -> None:
-    def load(item: Item) -> int:
-        if item.number == 1:
-            raise MissingPackage("reading video", "av", "media")
-        return item.number
-
-    given = items(3)
-    with Prefetch(load, given, ahead=3) as loaded, pytest.raises(MissingPackage, match=r'pip install -e "\.\[media\]"'):
-        loaded.take_each(given)
-
-
 def test_an_item_taken_again_before_it_is_dropped_is_not_loaded_again() -> None:
     given = items(3)
     calls: list[int] = []
@@ -193,16 +154,6 @@ def test_an_item_taken_again_before_it_is_dropped_is_not_loaded_again() -> None:
         assert loaded.take(given[1]) is first
         assert loaded.take_each(given)[1] is first
     assert calls == [0, 1, 2]
-
-
-@pytest.mark.usefixtures("at_once")
-def test_dropping_an_item_that_was_never_taken_starts_another() -> None:
-    given, load = items(4), Loader()
-    with Prefetch(load, given, ahead=2) as loaded:
-        assert load.started == [0, 1]
-        loaded.drop(given[0])
-        assert load.started == [0, 1, 2]
-        assert loaded.take(given[2]) == 4
 
 
 @pytest.mark.usefixtures("at_once")
@@ -220,15 +171,6 @@ def test_items_of_equal_key_that_follow_each_other_are_loaded_once() -> None:
     assert load.started == [0, 3, 6, 9]
 
 
-def test_items_of_equal_key_that_are_apart_share_what_is_still_loaded() -> None:
-    given, load = items(6), Loader()
-    with Prefetch(load, given, ahead=2, workers=1, key=lambda item: item.number % 2) as loaded:
-        assert loaded.take_each(given) == [0, 1] * 3
-        for item in given:
-            loaded.drop(item)
-    assert load.started == [0, 1]
-
-
 def test_a_failure_is_that_of_each_item_alone() -> None:
     def load(item: Item) -> int:
         if item.number != 2:
@@ -238,14 +180,6 @@ def test_a_failure_is_that_of_each_item_alone() -> None:
     given = items(3)
     with Prefetch(load, given, ahead=1, key=lambda _: "same") as loaded:
         assert list(map(str, loaded.take_each(given))) == ["picture 0 is damaged", "picture 1 is damaged", "4"]
-
-
-def test_no_items_start_no_work() -> None:
-    load = Loader()
-    nothing: list[Item] = []
-    with Prefetch(load, nothing, ahead=4) as loaded:
-        assert loaded.take_each([]) == []
-    assert load.started == []
 
 
 def test_threads_end_at_exit_and_waiting_items_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +207,3 @@ def test_threads_end_when_the_block_raises() -> None:
         loaded.take(given[0])
         raise RuntimeError("the model failed")
     assert threads() == []
-
-
-def test_loading_uses_between_one_and_sixteen_threads() -> None:
-    assert 1 <= default_workers() <= 16

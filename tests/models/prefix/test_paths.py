@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from mill.api import warnings
 from mill.api.errors import ModelBroken
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
 from mill.api.task import RenderSettings
@@ -17,7 +16,6 @@ from mill.models.hf.model import TransformersModel
 from mill.models.prefix import proof, scoring
 from mill.models.prefix.attention import Pack
 from mill.models.prefix.pack import Unsupported
-from mill.models.prefix.paths import PathLog, planned
 from mill.models.prefix.slots import DecodingStep
 from mill.report.plan import print_plan
 from mill.tasks.load import load_files, select
@@ -69,12 +67,6 @@ def test_exact_computes_every_row_by_itself(tiny_model: Path) -> None:
     }
 
 
-def test_requests_for_logprobs_are_scored_in_padded_batches(tiny_model: Path) -> None:
-    model = opened(tiny_model)
-    model.loglikelihood([*choices(1), Request(LOGLIKELIHOOD, PREFIX, " no", options={"logprobs": 2})])
-    assert paths_of(model) == {"scoring": "padded (logprobs requested): 1 request; packed: 2 requests"}
-
-
 def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     tiny_model: Path,
     tmp_path: Path,
@@ -83,7 +75,6 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     load_files((ODD,))
-    monkeypatch.setattr(warnings, "_reported", set())  # of other tests in this process
 
     def reported(backend: str) -> dict[str, str]:
         spec = f"{backend}[path={tiny_model},dtype=float32,device_map=cpu]"
@@ -119,15 +110,6 @@ def test_unsupported_attention_switches_to_padded_batches(tiny_model: Path, monk
         "scoring": "padded (its attention takes sinks): 6 requests",
         "decoding": "plain batches (its attention takes sinks): 3 requests",
     }
-
-
-def test_unsupported_attention_found_by_the_probe(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*_: Any) -> Any:
-        raise Unsupported("its attention takes sinks")
-
-    monkeypatch.setattr(Pack, "attend", unsupported)
-    model = opened(tiny_model)
-    assert model.fast_path.disabled == "its attention takes sinks"
 
 
 @pytest.mark.parametrize("kind", ["scoring", "decoding"])
@@ -212,20 +194,6 @@ def test_out_of_memory_in_decoding_switches_to_plain_batches(tiny_model: Path, m
     monkeypatch.setattr(DecodingStep, "attend", short_of_memory)
     assert [answer.text for answer in model.generate_until(prompts())] == wanted
     assert model.execution_paths() == {"decoding": "plain batches (out of memory): 3 requests"}
-
-
-def test_planned_paths_and_a_log_of_paths() -> None:
-    assert planned("") == {
-        "scoring": "packed, shared prefixes once (if the model supports it)",
-        "decoding": "continuous (if the model supports it)",
-    }
-    log = PathLog()
-    log.add("scoring", "packed", 0)
-    assert log.summary() == {}
-    log.add("scoring", "packed", 2)
-    log.add("scoring", "packed", 3)
-    log.add("scoring", "padded", 1, "media")
-    assert log.summary() == {"scoring": "packed: 5 requests; padded (media): 1 request"}
 
 
 MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models import memory
@@ -248,14 +247,6 @@ def test_continuous_decoding_gives_each_sequence_its_own_answer(zoo: Any, most: 
     assert tokens is not None and plain is not None
     assert [token.id for token in tokens] == [token.id for token in plain]
     assert [token.logprob for token in tokens] == pytest.approx([token.logprob for token in plain], abs=1e-4)
-
-
-def test_answers_are_reported_as_soon_as_they_are_complete(zoo: Any) -> None:
-    model = opened(zoo("llama"))
-    lengths = {"long": 7, "short": 4}
-    requests = [Request(GENERATE, text, options=generation_options(max_gen_toks=n)) for text, n in lengths.items()]
-    order = [request.text for request, _ in run_requests(model, GENERATE, requests)]
-    assert order == ["short", "long"]
 
 
 @needs_cuda

@@ -36,12 +36,6 @@ def test_the_products_are_those_of_the_layers(rows: int, bias: bool) -> None:
     assert "forward" not in model[0].__dict__ and "forward" not in model[2].__dict__
 
 
-def test_other_types_keep_their_products() -> None:
-    model = made(True).bfloat16()
-    with small_products(model, 16):
-        assert "forward" not in model[0].__dict__
-
-
 @pytest.mark.parametrize("tokens", [1, 7, FEW_QUERIES // 3, FEW_QUERIES])
 def test_attention_of_few_queries_is_that_of_the_definition(tokens: int) -> None:
     torch.manual_seed(0)

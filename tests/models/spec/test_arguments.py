@@ -12,8 +12,7 @@ from mill.models.litellm.model import LiteLLMModel
 from mill.models.llama_cpp.model import LlamaCppModel
 from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.openai_compat.vllm_mlx import VllmMlxModel
-from mill.models.spec.arguments import check_key
-from mill.models.spec.open import open_model
+from mill.models.spec.open import check_key, open_model
 
 BACKENDS = [OpenAICompatModel, LlamaCppModel, VllmMlxModel, LiteLLMModel]
 ODD = {

@@ -13,7 +13,7 @@ from mill.api import registry
 from mill.api.errors import MissingPackage, ModelError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
-from mill.models.spec.open import checked_arguments, guess, load_model_from_file, open_model, resolve_spec
+from mill.models.spec.open import checked_arguments, load_model_from_file, open_model, resolve_spec
 from mill.models.spec.parse import Spec, make_spec, parse_spec
 from tests.waiting import until
 
@@ -123,11 +123,8 @@ def test_every_name_of_the_documentation_is_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
-        ("vllm", "vllm", "vllm"),
-        ("litellm", "litellm", "litellm"),
         ("openai", "litellm", "litellm"),
         ("clip", "open_clip", "clip"),
-        ("timm", "timm", "timm"),
         ("mlx-lm", "mlx_lm", "mlx"),
     ],
 )
@@ -280,13 +277,6 @@ def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
     ]
 
 
-def test_a_list_in_brackets_is_refused() -> None:
-    with pytest.raises(
-        SpecError, match=r"modalities in .* is a list, which brackets cannot contain: set it in a config file"
-    ):
-        open_model("typed[path=a,modalities=[text,image]]")
-
-
 def test_an_unknown_argument_is_refused_with_the_nearest_and_with_all() -> None:
     with pytest.raises(UnknownName) as raised:
         open_model("typed[path=a,batchsize=4]")
@@ -308,23 +298,6 @@ def test_undeclared_arguments_are_read_as_what_they_look_like() -> None:
     assert isinstance(model, Loose)
     assert model.path == "12"
     assert model.kwargs == {"n": 3, "t": 0.5, "stream": True, "user": "ann", "off": "no"}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("3", 3),
-        ("-0.5", -0.5),
-        ("1e3", 1000.0),
-        ("TRUE", True),
-        ("false", False),
-        ("yes", "yes"),
-        ("", ""),
-        ("3 GB", "3 GB"),
-    ],
-)
-def test_guess_is_the_plain_reading_of_a_value(text: str, value: Any) -> None:
-    assert (guess(text), type(guess(text))) == (value, type(value))
 
 
 def test_a_declared_argument_without_a_type_is_guessed() -> None:
@@ -351,12 +324,6 @@ def test_a_config_file_gives_its_model_dict(tmp_path: Path) -> None:
     assert load_model_from_file(str(path)) == {"type": "typed", "path": "a", "batch_size": 4}
 
 
-def test_changing_the_dict_that_came_back_does_not_change_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, 'model = {"type": "typed", "path": "a"}\n')
-    load_model_from_file(path).clear()
-    assert load_model_from_file(path) == {"type": "typed", "path": "a"}
-
-
 def test_values_of_a_config_file_reach_the_backend_as_they_are(tmp_path: Path) -> None:
     path = write(tmp_path, 'model = {"type": "typed", "path": "a", "modalities": ["text", "image"], "trust": False}\n')
     model = open_model(str(path))
@@ -369,22 +336,6 @@ def test_what_is_given_inline_wins_over_the_config_file(tmp_path: Path) -> None:
     model = open_model(f"{path}[batch_size=8]")
     assert isinstance(model, Typed)
     assert (model.given["path"], model.given["batch_size"], model.given["length"]) == ("a", 8, 5)
-
-
-def test_a_spec_without_a_file_resolves_to_itself() -> None:
-    spec = Spec("typed", {"path": "a"})
-    assert resolve_spec(spec) is spec
-
-
-def test_a_spec_with_a_file_resolves_to_its_backend(tmp_path: Path) -> None:
-    path = write(tmp_path, 'model = {"type": "typed", "path": "a"}\n')
-    assert resolve_spec(Spec("", {"length": "3"}, str(path))) == Spec("typed", {"path": "a", "length": "3"})
-
-
-def test_a_missing_config_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError) as raised:
-        load_model_from_file(tmp_path / "config.py")
-    assert str(raised.value) == f"config file {tmp_path / 'config.py'} does not exist"
 
 
 @pytest.mark.parametrize(
@@ -442,11 +393,6 @@ def test_a_file_that_only_registers_a_backend_means_that_backend(tmp_path: Path)
     assert load_model_from_file(path) == {"type": "my-backend"}
     model: Any = open_model(f"{path}[path=org/name,layers=3]")
     assert (type(model).__name__, model.model_name, model.kwargs) == ("MyModel", "org/name", {"layers": 3})
-
-
-def test_a_backend_that_a_file_registered_is_used_by_name(tmp_path: Path) -> None:
-    load_model_from_file(write(tmp_path, MY_BACKEND))
-    assert open_model("my-backend[path=org/name]").model_name == "org/name"
 
 
 def test_a_file_may_register_a_backend_and_configure_it(tmp_path: Path) -> None:

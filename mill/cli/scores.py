@@ -1,25 +1,31 @@
-"""`mill collect`: all scores of an output folder in one table."""
+"""Recorded scores: `mill collect` in one table, `mill diff-scores A B` row by row, `mill score RUN` computed again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mill.api.errors import MillError, RunError, SpecError
 from mill.checks.glossary import counted
-from mill.cli.options import chosen_output_dir, option
-from mill.cli.values import FilePath, TableFormat
+from mill.cli.options import FilePath, TableFormat, chosen_output_dir, option, options, split_paths
+from mill.options.definitions import refuse_unused_image
+from mill.options.option import one_call
 from mill.report.collect import listing, run_rows
 from mill.report.listing import ENDINGS, FORMATS, PARQUET, TABLE, form_of, write_or_print
 from mill.report.pivot import INDEX, STDERR, UNCERTAINTIES, pivot, pivot_listing, read_columns, scores_of
+from mill.report.score_diff import diff_listing, diff_scores, sentence
+from mill.report.scores import print_outcome
 from mill.report.tables import print_table
-from mill.runs.folder import find_runs
+from mill.runs.folder import RunFolder, find_runs
 from mill.runs.recorded_run import read_runs
+from mill.runs.rescore import score_again
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import active_jobs
 from mill.support.terminal import echo, warn
+from mill.tasks.load import load_builtin, load_files
 
 
 @click.command("collect")
@@ -39,7 +45,7 @@ from mill.support.terminal import echo, warn
 @click.option("--task", default="", help="Keep tasks and benchmarks whose name contains this.")
 @click.option("--check", is_flag=True, help="List scheduled or started tasks without a complete result; exit code 1 if any.")
 @click.pass_context
-def command(
+def collect_command(
     ctx: click.Context,
     output_dir: str | None,
     form: str,
@@ -115,3 +121,59 @@ def _job_states(cells: Iterable[Cell]) -> Callable[[Cell], str]:
         warn(str(error))
         return lambda cell: "unknown" if cell.job else "-"
     return lambda cell: "active" if cell.job in active else "-"
+
+
+@click.command("diff-scores")
+@click.argument("a", type=FilePath())
+@click.argument("b", type=FilePath())
+@click.option("--format", "form", type=TableFormat(FORMATS), default=TABLE, show_default=True)
+@click.option(
+    "--out", type=FilePath(), default=None, help=f"Write to a file; its ending ({', '.join(ENDINGS)}) sets the format."
+)
+def diff_scores_command(a: str, b: str, form: str, out: str | None) -> int:
+    """Compare the recorded scores of two runs, or of two output folders: a row for each task and metric, with both values,
+    the difference B - A, its 95 % interval, and the p-value before and after Holm's correction over all rows.
+
+    Samples are paired by their data where both runs have them (McNemar's test for values of 0 and 1, Student's for others),
+    else the two scores are compared as independent estimates. No model is needed.
+
+    \b
+    Examples:
+      mill diff-scores results/model-1a2b3c4d/default results/model-int4-5e6f7a8b/default
+      mill diff-scores results-before results-after
+      mill diff-scores results-before results-after --format md > diff.md
+    """
+    if form_of(out, form) == PARQUET and not out:
+        raise SpecError("--format parquet writes a file: give --out FILE.parquet")
+    found = diff_scores(Path(a), Path(b))
+    for line in found.warnings:
+        warn(line)
+    write_or_print(diff_listing(found), form, out, counted(len(found.rows), "row"))
+    if out:
+        echo(sentence(found))
+    return 0
+
+
+@click.command("score")
+@click.argument("run", type=FilePath())
+@option("repeat_metrics")
+@option("task_paths")
+@options(("confirm_run_unsafe_code", "sandbox", "sandbox_image"))
+@click.pass_context
+def score_command(
+    ctx: click.Context, /, run: str, repeat_metrics: list[str] | None, task_paths: tuple[list[str], ...], **switches: Any
+) -> int:
+    """Score the answers recorded in the folder RUN with the tasks as they are now; this needs no model and no data.
+
+    \b
+    Example:
+      mill score results/SmolLM2-135M-Instruct-1a2b3c4d/default
+      mill score results/SmolLM2-135M-Instruct-1a2b3c4d/repeats-10 --repeat_metrics pass@1,pass@3,maj@5
+    """
+    refuse_unused_image(switches["sandbox"], switches["sandbox_image"])
+    ctx.with_resource(one_call(switches))
+    load_builtin()
+    load_files(tuple(split_paths(task_paths)))
+    outcome = score_again(RunFolder(Path(run)), repeat_metrics)
+    print_outcome(outcome)
+    return int(not outcome.complete)
