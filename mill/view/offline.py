@@ -104,7 +104,8 @@ def export_site(folder: Path, target: Path, patterns: Sequence[str]) -> Path:
     try:
         index.sync()
         runs, checks = _chosen_runs(index, patterns), _chosen_checks(index, patterns)
-        shutil.rmtree(target / "media", ignore_errors=True)
+        for name in ("media", "data", "reports"):  # the last two of copies by earlier versions
+            shutil.rmtree(target / name, ignore_errors=True)
         _write(target, MARKER, b"A static copy of results, written by `mill view --export`.\n")
         page = offline_page(_Collected(index, runs, checks, _MediaFolder(target)).data())
         for licence in sorted((STATIC / "vendor").glob("LICENSE.*")):
