@@ -28,13 +28,15 @@ from mill.view.index import ResultsIndex
 from mill.view.media import read_media
 from mill.view.overview import Viewer, overview
 from mill.view.page import STATIC, offline_page
+from mill.view.pairs import JOINED, comparison
 from mill.view.run_info import RunInfo, run_labels, uid_of
 
 MOST_ROWS = 5_000  # of a task
-MOST_BYTES = 64_000_000  # of all rows of a page; each task has the same share
+MOST_BYTES = 32_000_000  # of all samples of a page, and again of all pairs; each task has the same share
 MOST_MEDIA = 16_000_000  # bytes of images, audio and video inside of a page
 MOST_PAIRS = 12  # ordered pairs of runs; beyond that, each run is compared with one other
 MARKER = "mill-view.txt"  # in the folder of a copy: it may be replaced
+NO_TOKENS = {"tokens": {"rows": [], "cut": {"characters": 0, "items": 0}}, "forced": False}
 _SUFFIXES = {"jpeg": "jpg", "mpeg": "mp3"}
 
 Data = dict[str, Any]
@@ -102,7 +104,8 @@ def export_site(folder: Path, target: Path, patterns: Sequence[str]) -> Path:
     try:
         index.sync()
         runs, checks = _chosen_runs(index, patterns), _chosen_checks(index, patterns)
-        shutil.rmtree(target / "media", ignore_errors=True)
+        for name in ("media", "data", "reports"):  # the last two of copies by earlier versions
+            shutil.rmtree(target / name, ignore_errors=True)
         _write(target, MARKER, b"A static copy of results, written by `mill view --export`.\n")
         page = offline_page(_Collected(index, runs, checks, _MediaFolder(target)).data())
         for licence in sorted((STATIC / "vendor").glob("LICENSE.*")):
@@ -201,6 +204,8 @@ class _Collected:
         self.index, self.runs, self.checks, self.keep = index, runs, checks, keep
         self.viewer = Viewer(index)
         self.share = MOST_BYTES // max(1, sum(len(self._tasks(run)) for run in runs))
+        self.pairs = self._pairs()
+        self.pair_share = MOST_BYTES // max(1, sum(len(self._tasks(index.runs[a])) for a, _ in self.pairs))
 
     def data(self) -> Data:
         uids, run_of = {run.uid for run in self.runs}, check_queries.run_finder(self.index)
@@ -211,7 +216,7 @@ class _Collected:
         return {
             "state": state,
             "runs": runs,
-            "pairs": {f"{a}/{b}": self._pair(a, b, runs) for a, b in self._pairs()},
+            "pairs": {f"{a}/{b}": self._pair(a, b, runs) for a, b in self.pairs},
             **_checks_data(self.checks, self.index.checks, lambda path: uid if (uid := run_of(path)) in uids else ""),
         }
 
@@ -272,7 +277,7 @@ class _Collected:
 
     def _pair(self, a: str, b: str, runs: Mapping[str, Data]) -> Data:
         """Pairs of samples that are both in the page. The tests are over all."""
-        held = [{(row["task"], row["id"]) for row in runs[uid]["samples"]} for uid in (a, b)]
+        held = [{(row["task"], row["id"]): row for row in runs[uid]["samples"]} for uid in (a, b)]
         tasks = [task for task in self._tasks(self.index.runs[a]) if task in self._tasks(self.index.runs[b])]
         return {
             "compare": {task: comparing.compare_summary(self.index, PairFilter(a, b, task)) for task in ("", *tasks)},
@@ -280,17 +285,37 @@ class _Collected:
             "worst": api.worst_tokens(self.viewer, {"a": a, "b": b}),
         }
 
-    def _pairs_of(self, chosen: PairFilter, held: Sequence[Collection[tuple[str, str]]]) -> Iterator[Data]:
+    def _pairs_of(self, chosen: PairFilter, held: Sequence[Mapping[tuple[str, str], Data]]) -> Iterator[Data]:
         """Those of one task, until its share of the page is full."""
-        task, left = chosen.task, self.share
+        task, left, others = chosen.task, self.pair_share, self._paired_names(chosen)
         for row in all_rows(lambda page: comparing.list_pairs(self.index, replace(chosen, page=page)), MOST_ROWS):
-            _, first, second = comparing.find_pair(self.index, chosen, task, row["id"])
-            if (task, row["id"]) not in held[0] or (task, second["name"]) not in held[1]:
+            first, second = held[0].get((task, row["id"])), held[1].get((task, others[row["id"]]))
+            if first is None or second is None:
                 continue
-            lines = [queries.read_line(self.index, one) for one in (first, second)]
-            tokens = api.sample_tokens(self.viewer, {"a": chosen.a, "b": chosen.b, "t": task, "id": row["id"]})
-            found = {**row, "other": second["name"], **api.difference(*lines), "tokens": tokens}
+            found = {**row, "other": second["id"], **self._differences(chosen, row, first, second)}
             left -= len(json_text(found))
             if left < 0:
                 return
             yield found
+
+    def _paired_names(self, chosen: PairFilter) -> dict[str, str]:
+        """The ids of the samples in the second run, by those in the first: samples are paired by their data."""
+        stored = comparison(self.index, chosen.a, chosen.b)
+        (file,) = queries.files_of(self.index, chosen.a, chosen.task)
+        query = f"SELECT x.name, y.name FROM {JOINED} WHERE pairs.id BETWEEN ? AND ? AND pairs.file = ?"
+        found = self.index.database.connection().execute(query, (stored["first"], stored["last"], file))
+        return dict(map(tuple, found))
+
+    def _differences(self, chosen: PairFilter, row: Data, first: Data, second: Data) -> Data:
+        """Where two texts diverge, and their tokens side by side; files are only read where there are such."""
+        has_tokens = "logprobs" in first["flags"] and "logprobs" in second["flags"]
+        has_texts = row["changed"] and first["sample"].get("response") is not None
+        tokens = NO_TOKENS
+        if has_tokens:
+            asked = {"a": chosen.a, "b": chosen.b, "t": row["task"], "id": row["id"]}
+            tokens = api.sample_tokens(self.viewer, asked)
+        if not has_texts:
+            return {"divergence": None, "diff": None, "tokens": tokens}
+        sides = ((chosen.a, first), (chosen.b, second))
+        lines = [queries.read_sample(self.index, uid, row["task"], one["id"]) for uid, one in sides]
+        return {**api.difference(*lines), "tokens": tokens}

@@ -38,15 +38,19 @@ OpenCheck = Callable[..., Any]
 
 
 @pytest.fixture
-def open_check(browser: Any, tmp_path: Path) -> Iterator[OpenCheck]:
+def open_check(browser: Any, shared_page: tuple[Any, Watch], tmp_path: Path) -> Iterator[OpenCheck]:
     """Opens the page of a check, which must log nothing and load nothing else."""
-    watch, contexts = Watch(), []
+    shared, watch = shared_page
+    contexts = []
 
-    def opened(check: Check, width: int = 1400, **options: Any) -> Any:
-        file = write_check_page(check, tmp_path / "report.html")
-        watch.allowed.add(file.as_uri())
-        contexts.append(browser.new_context(offline=True, viewport={"width": width, "height": 900}, **options))
-        page = watch.new_page(contexts[-1])
+    def opened(check: Check, **options: Any) -> Any:
+        page, file = shared, write_check_page(check, tmp_path / "report.html")
+        watch.allowed |= {"about:blank", file.as_uri()}
+        if options:
+            contexts.append(browser.new_context(offline=True, **options))
+            page = watch.new_page(contexts[-1])
+        page.set_viewport_size({"width": 1400, "height": 900})
+        page.goto("about:blank")
         page.goto(file.as_uri())
         expect(page.get_by_role("heading", name="What changed")).to_be_visible()
         return page
@@ -54,6 +58,8 @@ def open_check(browser: Any, tmp_path: Path) -> Iterator[OpenCheck]:
     yield opened
     for context in contexts:
         context.close()
+    shared.goto("about:blank")
+    watch.allowed = set()
     assert watch.take() == []
 
 
