@@ -179,23 +179,16 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
 # What is refused
 
 
-@pytest.mark.parametrize("shots", ["x", "-1", "1.5", "", ",", "0,x", "5 5"])
+@pytest.mark.parametrize("shots", ["-1", "1.5", "", ",", "0,x", "5 5", "²"])
 def test_invalid_numbers_of_shots(mill: Mill, submitted: list[list[str]], shots: str) -> None:
     code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", shots)
     assert code == 2 and err == f"mill: --n_shots {shots}: give counts, comma-separated, such as 0,5\n" and not submitted
 
 
-def test_digits_outside_ascii_are_refused(mill: Mill) -> None:
-    code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", "²")
-    assert code == 2 and "give counts" in err
-
-
 @pytest.mark.parametrize(
     ("models", "tasks", "message"),
     [
-        ("toy[path=a],nosuch[path=b]", "toy_gen", "unknown backend or config 'nosuch'"),
         ("toy[path=a],toy[pth=b]", "toy_gen", "unknown argument of toy 'pth'"),
-        ("toy[path=a],toy[path=b", "toy_gen", "does not close its bracket"),
         ("toy[path=a],hf[path=./nothing-here]", "toy_gen", "does not exist"),
         ("toy[path=a]", "toy_gen,toy_gne", "unknown task 'toy_gne'; did you mean toy_gen"),
         ("toy[path=a]", "toy_gen,none_*", "no task matches 'none_*'"),
@@ -210,12 +203,6 @@ def test_nothing_is_submitted_where_a_part_of_the_matrix_is_refused(
     code, out, err = mill(models, tasks)
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
     assert not submitted and not (tmp_path / "out/schedule").exists()
-
-
-@pytest.mark.parametrize("options", [("--limit", "0"), ("--gen_kwargs", "nonsense"), ("--batch_size", "0"), ("--lim", "3")])
-def test_invalid_options_are_refused(mill: Mill, submitted: list[list[str]], options: tuple[str, str]) -> None:
-    code, _, err = mill("toy[path=a]", "toy_gen", *options)
-    assert code == 2 and err.count("\n") == 1 and not submitted
 
 
 def test_a_bad_cluster_file_is_refused_before_anything_is_planned(mill: Mill, tmp_path: Path) -> None:
@@ -298,18 +285,13 @@ def test_a_local_cell_that_fails_is_named_with_its_log(mill: Mill, check: Mill, 
     code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
     assert code == 1 and "toy_choice shots -: done" in out and "1 of 2 jobs done" in out
     (line,) = err.splitlines()
-    assert line.startswith("[1/2] toy[path=a] toy_gen shots -: ")
+    assert line.startswith("[1/2] toy[path=a] toy_gen shots -: ") and "ended with exit code 1" in line
     assert Path(line.rpartition("; its log: ")[2]).is_file()
     code, out, _ = check()
     assert code == 1 and "toy_gen: 1 samples failed" in out
     monkeypatch.delenv("TOY_FAILS")
     code, out, _ = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
     assert code == 0 and "1 of 1 job done" in out and check()[0] == 0
-
-
-def test_a_local_cell_that_fails_is_reported_with_its_reason(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
-    assert "ended with exit code 1" in mill("toy[path=a]", "toy_gen", "--local")[2]
 
 
 def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> subprocess.Popen[str]:
@@ -401,7 +383,7 @@ def test_the_check_refuses_a_missing_folder(check: Mill) -> None:
     assert code == 2 and "the output folder otu does not exist" in err
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"model": {}, "tasks": {"t": {}}}', "[]"])
+@pytest.mark.parametrize("text", ["{", '{"model": {}, "tasks": {"t": {}}}'])
 def test_one_damaged_run_does_not_hide_what_is_missing_in_others(
     check: Mill, mill: Mill, submitted: list[list[str]], text: str
 ) -> None:
@@ -450,11 +432,11 @@ def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     assert code == 1 and "unknown" in out and why in err
 
 
-@pytest.mark.parametrize("option", ["--dry_run", "--local"])
-def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted: list[list[str]], option: str) -> None:
+def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
     mill("toy[path=a]")
-    code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
-    assert code == 2 and "--forget" in err
+    for option in ("--dry_run", "--local"):
+        code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
+        assert code == 2 and "--forget" in err
     assert "1 results are missing" in check()[1]
 
 
