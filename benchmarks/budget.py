@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.counting_proxy import CountingProxy  # noqa: E402
+from counting_proxy import CountingProxy  # noqa: E402
 
 from mill.runs.folder import RunFolder  # noqa: E402
 from mill.runs.session import spent_so_far  # noqa: E402

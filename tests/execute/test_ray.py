@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from mill.api.consent import Consent
 from mill.api.errors import FastPathFailed, ModelBroken, ModelError, SpecError
 from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.model import MillModel, run_requests
@@ -101,14 +102,14 @@ def test_local_ray_starts_on_demand_leaves_no_processes_and_loses_no_response(
     for number, (workers, message) in enumerate(zip((2, 3), messages, strict=True), 1):
         known = answered(out)
         running = start_mill(toy(out, TASKS, *on_ray(workers), model=watched(log, hold)))
-        until(lambda known=known: len(answered(out)) > len(known) + 8, "ninth response")
+        until(lambda known=known: len(answered(out)) > len(known) + 8, "ninth response")  # type: ignore[misc]
         if number == 1:
             running.send_signal(signal.SIGTERM)
         else:
             own = ray_processes(running.pid)
             kill([pid for pid, command in processes() if pid in own and "raylet" in command.split()[0]])
         code, stderr = ended(running, 90)
-        until(lambda running=running: not ray_processes(running.pid), "end of Ray's processes")
+        until(lambda running=running: not ray_processes(running.pid), "end of Ray's processes")  # type: ignore[misc]
         (line,) = [line for line in mill_lines(stderr) if "warning" not in line]
         assert message in line and (code == 143 if number == 1 else code > 0), stderr
         assert not known & set(computed(log))
@@ -210,7 +211,7 @@ def test_a_worker_that_cannot_open_its_model_says_why(monkeypatch: pytest.Monkey
         raise error
 
     monkeypatch.setattr(ray_cluster, "open_replica", refuse)
-    opening = Opening(parse_spec("hf[path=x]"), None, (), {}, {}, ray_cluster.Consent())
+    opening = Opening(parse_spec("hf[path=x]"), None, (), {}, {}, Consent())
     for error, kind in ((ValueError("no weights"), ModelError), (WorkerLost("the server is gone"), WorkerLost)):
         with pytest.raises(kind, match=str(error)):
             ray_cluster._handle(ReplicaActor().open(opening))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mill.api.errors import ModelError
 from mill.api.message import Message
+from mill.api.model import StreamContext
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import policy
@@ -299,7 +300,7 @@ def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch)
 
         async def work(number: int) -> Response:
             asked = Request(GENERATE, str(number), options=TEXT.options)
-            return await model.send(asked)
+            return await model.send(asked, StreamContext())
 
         found = dict(model.client.run_all(range(count), work))
     assert Counter(check(one, GENERATE) for one in found.values()).total() == count

@@ -70,7 +70,7 @@ def run(number: int, folder: Path, out: Path, together: threading.Barrier | None
 def test_calls_in_threads_end_as_calls_one_after_another(tmp_path: Path) -> None:
     """They share the folder of a run, and the name of a metric of their own files; each has its own consent."""
     alone = [run(number, tmp_path, tmp_path / "alone", None) for number in range(CALLS)]
-    assert alone == [([1 / 12, float(number)], {number == 1}) for number in range(CALLS)]
+    assert alone == [([1 / 12, float(number)], frozenset({number == 1})) for number in range(CALLS)]
     together = threading.Barrier(CALLS, timeout=DEADLINE_S)
     with ThreadPoolExecutor(CALLS) as pool:
         calls = [pool.submit(run, number, tmp_path, tmp_path / "out", together) for number in range(CALLS)]

@@ -17,9 +17,9 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoProcessor
 
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
-from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
+from mill.models.hf.model import TransformersModel
 from mill.models.media.inputs import DEFAULT_VIDEO_FRAMES
 from mill.models.spec.open import open_model
 from tests.vlm import AUDIO_RATE, MAKERS, MORE_MAKERS
@@ -189,9 +189,11 @@ def small_networks() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def opened(folder: Path, **arguments: Any) -> MillModel:
+def opened(folder: Path, **arguments: Any) -> TransformersModel:
     given = {"dtype": "float32", "device_map": "cpu", **arguments}
-    return open_model(f"hf[path={folder},{','.join(f'{name}={value}' for name, value in given.items())}]")
+    model = open_model(f"hf[path={folder},{','.join(f'{name}={value}' for name, value in given.items())}]")
+    assert isinstance(model, TransformersModel)
+    return model
 
 
 def message(*parts: Part, role: str = "user") -> Message:
