@@ -19,7 +19,6 @@ import mill
 from mill.api.errors import MillError, SpecError
 from mill.export.run import ExportedRun
 from mill.export.target import Target, names_taking, parse_target
-from mill.export.tracker import track
 from mill.runs.folder import MANIFEST, RunFolder
 from mill.support.processes import rank
 from mill.support.secrets import redact_text
@@ -78,6 +77,8 @@ def _export(folder: RunFolder, target: Target) -> None:
 
 
 def main() -> None:
+    from mill.export.tracker import track
+
     folder, root, target = json.load(sys.stdin)
     try:
         echo_data(f"{track(ExportedRun.read(RunFolder(Path(folder), Path(root))), parse_target(target))}\n")

@@ -17,7 +17,6 @@ from mill.export.run import ExportedRun
 from mill.support.files import write_atomically
 from mill.support.secrets import redact_address, redact_text
 from mill.support.terminal import describe, warn
-from mill.view.scan import EXPORT_MARKER
 
 if TYPE_CHECKING:
     from mill.export.tracker import Tracker
@@ -126,5 +125,7 @@ def write_target(runs: Sequence[ExportedRun], target: Target, folder: Path, *, s
         raise
     except Exception as error:  # packages that write a format may refuse anything
         raise failure(target, error) from error
+    from mill.view.scan import EXPORT_MARKER
+
     write_atomically(folder / EXPORT_MARKER, "Written by `mill export`.\n", root=folder)
     return written

@@ -22,7 +22,6 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.execute.sample_state import SampleState
-from mill.models.media.decode import image_bytes, wav_bytes
 from mill.runs.folder import RunFolder
 from mill.runs.sample_row import (
     FLAGS,
@@ -416,6 +415,8 @@ def store_unnamed(folder: RunFolder, media: Iterable[Media]) -> None:
 
 def _encoded_media(media: Media) -> bytes | None:
     """The bytes of a file, of an image or of samples of audio; None for addresses, frames, and samples without a rate."""
+    from mill.models.media.decode import image_bytes, wav_bytes
+
     given = media.encoded()
     if given is not None or media.is_url:
         return given

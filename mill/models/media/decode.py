@@ -9,7 +9,6 @@ import base64
 import importlib.util
 import io
 import threading
-import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -279,6 +278,8 @@ def wav_bytes(media: Media) -> bytes:
 
 
 def _bytes(media: Media) -> bytes:
+    import urllib.request
+
     if not media.is_url:
         raw = media.unchanged()
         if raw is None:
