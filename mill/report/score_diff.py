@@ -76,7 +76,8 @@ def task_warnings(pair: PairedRuns, name: str) -> list[str]:
     if any(failed):
         found.append(f"{name}: {failed[0]} of {n} samples failed in A and {failed[1]} in B; they count as wrong")
     answered = [(a, b) for a, b in matches.pairs if FAILED not in (a.status, b.status)]
-    valueless = sum(_valued(first) != _valued(second) for first, second in answered)
+    shared = [{metric for row in side for metric in row.values} for side in zip(*matches.pairs, strict=True)]
+    valueless = sum(_valued(first) & shared[1] != _valued(second) & shared[0] for first, second in answered)
     if valueless:
         found.append(f"{name}: {valueless} of {n} samples have a value in one run only, and are left out of the difference")
     prompts = sum(first.prompt != second.prompt for first, second in matches.pairs)

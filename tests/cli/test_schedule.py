@@ -207,7 +207,7 @@ def test_nothing_is_submitted_where_a_part_of_the_matrix_is_refused(
 
 def test_a_bad_cluster_file_is_refused_before_anything_is_planned(mill: Mill, tmp_path: Path) -> None:
     code, _, err = mill("toy[path=a]", "toy_gen", *cluster(at_once="two"))
-    assert code == 2 and err == "mill: at_once in cluster.yaml must be int, not 'two'\n"
+    assert code == 2 and err == "mill: cluster.yaml is not valid: at_once: expected int, got str\n"
     assert not (tmp_path / "out").exists()
 
 
