@@ -87,7 +87,7 @@ def test_the_wheel_has_every_file_of_the_package(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == source
-    assert {"mill/py.typed", "mill/tasks/imagenet_classes.tsv", "mill/report/html/script.js"} <= packed
+    assert {"mill/py.typed", "mill/tasks/imagenet_classes.tsv", "mill/view/static/app.js"} <= packed
     assert "mill/models/configs/clip/shapes/open_clip_model.safetensors" in packed
 
 

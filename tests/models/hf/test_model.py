@@ -23,11 +23,10 @@ from mill.api.message import Message
 from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.models import files
-from mill.models.hf import checkpoint
+from mill.models.hf import checkpoint, scoring
 from mill.models.hf.checkpoint import Checkpoint
 from mill.models.hf.model import TransformersModel
 from mill.models.hf.startup import Startup
-from mill.models.prefix import scoring
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
