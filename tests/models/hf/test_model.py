@@ -23,10 +23,11 @@ from mill.api.message import Message
 from mill.api.model import run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.models import files
-from mill.models.hf import checkpoint, scoring
+from mill.models.hf import checkpoint
 from mill.models.hf.checkpoint import Checkpoint
 from mill.models.hf.model import TransformersModel
 from mill.models.hf.startup import Startup
+from mill.models.prefix.scoring import score_rows
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
 from mill.models.tokens.rows import shared_rows
@@ -248,16 +249,15 @@ def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Pa
 
 def test_out_of_memory_halves_the_batch_and_answers_everything(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = hf(tiny_model, batch_size=5, exact=True), []
-    real = scoring.score_rows
 
     def short_of_memory(network: Any, rows: Any) -> Any:
         sizes.append(len(rows))
         if len(rows) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(network, rows)
+        return score_rows(network, rows)
 
     wanted = [answer.score for answer in model.loglikelihood(pairs(*PAIRS))]
-    monkeypatch.setattr(scoring, "score_rows", short_of_memory)
+    monkeypatch.setattr("mill.models.hf.scoring.score_rows", short_of_memory)
     assert [answer.score for answer in model.loglikelihood(pairs(*PAIRS))] == pytest.approx(wanted, abs=2e-5)
     assert sizes[:2] == [5, 2]
 
