@@ -12,7 +12,7 @@ from mill.api.errors import SpecError, UnknownName
 from mill.checks.kinds import explain
 from mill.checks.measurements import NEAR_TIE
 from mill.checks.result import Check, Variant
-from mill.metrics.differences import Value, paired_loss, value_of_failures, valued_pairs
+from mill.metrics.differences import LOWER, Value, direction, paired_loss, value_of_failures, valued_pairs
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm, mcnemar, mean_of, rate, rate_difference
 from mill.runs.sample_row import STATUSES
@@ -123,7 +123,9 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
     groups: dict[tuple[int, int], list[Any]] = {}
     for row in rows:
         groups.setdefault((row["file"], row["category"]), []).append(row)
-    graded = _graded(graded_values(index, _where(index, everything, stored)))
+    values = graded_values(index, _where(index, everything, stored))
+    lower = {file for file, row in files.items() if direction(everything.metric or _first_metric(row)) == LOWER}
+    graded = _graded({key: pairs for key, pairs in values.items() if key[0] not in lower})
     listed = [
         {"task": files[file]["task"], "category": names[category], **_counts(found, graded.get((file, category), []))}
         for (file, category), found in groups.items()
@@ -172,6 +174,11 @@ def _near_ties(rows: Sequence[Any]) -> list[str]:
     return [
         f"Of the answers that became right or wrong, {near} of {of} were at a near-tie: rounding alone may explain these."
     ]
+
+
+def _first_metric(file: Any) -> str:
+    names: list[str] = json.loads(file["metrics"] or "[]")
+    return names[0] if names else ""
 
 
 def _graded(groups: Mapping[tuple[int, int], Sequence[tuple[Value, Value]]]) -> dict[tuple[int, int], list[Any]]:

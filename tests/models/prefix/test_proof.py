@@ -149,7 +149,7 @@ def test_attention_with_another_scale_or_without_ancestors_differs(dtype: str, m
 def test_a_row_of_the_length_of_a_window_is_computed_by_itself() -> None:
     """Whether a model counts the token itself is then of no account."""
     model = in_dtype("gemma3_text", "float32")
-    window = model.checkpoint.config.sliding_window
+    window = model.config.sliding_window
     ids = [recall(1)[index % 16] for index in range(window + 1)]
     found = [Row(ids[:length], [Span(length - 1, [5])], []) for length in (window - 1, window, window + 1)]
     outcomes = dict(PrefixScorer(model, Budget(1 << 20, 1 << 20)).run(found))

@@ -87,7 +87,7 @@ def test_a_report_is_one_file_with_its_images(
     page = make_screens(file.as_uri()).page
     page.goto(file.as_uri())
     expect(page.get_by_role("heading", level=1)).to_have_text("Scores")
-    expect(page.get_by_text("path ")).to_contain_text(sight.manifest["model"]["arguments"]["path"])
+    expect(page.locator("body")).to_contain_text(sight.manifest["model"]["arguments"]["path"])
     page.keyboard.press("4")
     page.get_by_role("link", name=sight.samples(IMAGES)[0]["id"], exact=True).click()
     page.wait_for_function("() => document.querySelector('.media img')?.complete")
