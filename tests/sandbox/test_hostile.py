@@ -233,7 +233,7 @@ def machine() -> tuple[object, ...]:
         sorted(Path("/").iterdir()),
         sorted(Path("/usr").iterdir()),
         Path("/usr/bin/env").stat().st_mode,
-        Path("/proc/mounts").read_text(),
+        [line for line in Path("/proc/mounts").read_text().splitlines() if "pytest" not in line],
         socket.gethostname(),
         sorted(Path("/dev").iterdir()),
     )

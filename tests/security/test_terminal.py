@@ -130,10 +130,11 @@ def test_no_control_character_is_printable(number: int) -> None:
 def test_only_the_escaping_functions_print() -> None:
     """A print() or click.echo() elsewhere would not escape untrusted text."""
     allowed = {
-        "mill/support/terminal.py",
         "mill/cli/start.py",
+        "mill/support/terminal.py",
+        "mill/tasks/bfcl/simulation.py",
         "mill/tasks/bfcl/worker.py",
-    }  # a fixed line; JSON for its parent
+    }
     printing = re.compile(r"(?<![\w.])print\(|click\.s?echo\(|std(?:out|err)\.write\(|\.print_exc")
     problems = [
         f"{file.relative_to(ROOT)}: {line.strip()}"
