@@ -153,7 +153,10 @@ def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings,
         needed = [name for name in ("reasoning_effort", "chat_template_kwargs") if getattr(settings, name)]
         if needed and isinstance(first.context, str):
             raise SpecError(f"--{needed[0]} needs --apply_chat_template: {plan.task.name} sends plain text")
-        plans[index] = replace(plan, task_warnings=[*plan.task_warnings, *(model.check(first) or ())])
+        with_media = next((request for state in plan.states for request in state.open_requests() if request.media), first)
+        checked = [first] if with_media is first else [first, with_media]
+        lines = dict.fromkeys(line for request in checked for line in model.check(request) or ())
+        plans[index] = replace(plan, task_warnings=[*plan.task_warnings, *lines])
     return plans
 
 

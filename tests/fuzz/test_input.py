@@ -166,7 +166,7 @@ def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server and no hub is called."""
     monkeypatch.setattr("mill.models.http.policy.ATTEMPTS", 1)
     monkeypatch.setattr("mill.models.http.server.ServerModel.ready", _unreachable)
-    for name in ("load_config", "load_tokenizer", "load_processor"):
+    for name in ("load_config", "load_tokenizer"):
         monkeypatch.setattr(f"mill.models.files.{name}", _not_on_the_hub)
 
 

@@ -610,6 +610,7 @@ def test_a_missing_chat_template_is_a_warning_beside_the_score_of_media_alone(
         (manifest,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("manifest.json"))
         for stored in (results, manifest):
             assert [UNTEMPLATED in stored[file]["warnings"] for file in files] == [False, told]
+        assert (UNTEMPLATED in capsys.readouterr().out.replace("\n", " ")) == told
     wanted = zoo.plain("llava").score((IMAGES[0], "what ?"), "a cat", "<image>what ?")[0]
     (file,) = (tmp_path / "out-untemplated").rglob("samples/*mixed*.jsonl")
     assert json.loads(file.read_text().splitlines()[1])["choice_logprobs"][0] == pytest.approx(wanted, abs=1e-4)
