@@ -30,10 +30,10 @@ from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.index import GROUP, TASK
 from mill.bridges.lm_eval.task import hub_metrics
+from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan
-from mill.runs.run_scores import Outcome
-from mill.runs.sampling import SampleChoice
+from mill.score.run_scores import Outcome
 from mill.tasks.load import select
 from mill.tasks.sources import source
 

@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 from mill.api.task import RenderSettings
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import parse_spec
+from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan_run
-from mill.runs.samples import read_samples
-from mill.runs.sampling import SampleChoice
+from mill.store.samples import read_samples
 from mill.tasks.load import select
 
 ROOT = Path(__file__).parents[1]

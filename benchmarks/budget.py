@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 
 from counting_proxy import CountingProxy  # noqa: E402
 
-from mill.runs.folder import RunFolder  # noqa: E402
-from mill.runs.session import spent_so_far  # noqa: E402
+from mill.store.folder import RunFolder  # noqa: E402
+from mill.store.session import spent_so_far  # noqa: E402
 from tests.servers import free_port, llama_server  # noqa: E402
 
 WAYS = ("one process", "killed and resumed", "two processes", "two ranks", "two servers")

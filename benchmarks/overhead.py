@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan
-from mill.runs.sampling import SampleChoice
 from mill.tasks.load import load_builtin, select
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from peer import run_peer
 
+from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan
-from mill.runs.samples import read_samples
-from mill.runs.sampling import SampleChoice
+from mill.store.samples import read_samples
 from mill.tasks.load import load_builtin, select
 
 TOLERANCE = 1e-4

@@ -27,7 +27,7 @@ from mill.execute.executor import Executor, LocalBackend
 from mill.models.spec.parse import Spec
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan_run
-from mill.runs.record import Record
+from mill.store.record import Record
 from mill.tasks.load import Selection
 
 COUNTS = (20_000, 50_000, 100_000, 200_000, 400_000)

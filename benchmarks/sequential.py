@@ -23,8 +23,8 @@ import stopping_rules as rules
 
 from mill.metrics.finite_population import UNIT, Stratum, planned_size, stratified_mean
 from mill.metrics.sequential import Bets, ShareEvidence
-from mill.runs.folder import RunFolder
-from mill.runs.sample_row import read_rows
+from mill.store.folder import RunFolder
+from mill.store.sample_row import read_rows
 
 ALPHA = 0.05
 EVERY = 100  # values between the looks of a decision

@@ -26,10 +26,10 @@ from peer import run_peer
 from mill.api.task import RenderSettings
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix.trie import make_trie
+from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan
-from mill.runs.samples import read_samples
-from mill.runs.sampling import SampleChoice
+from mill.store.samples import read_samples
 from mill.tasks.commonsense import HellaSwag
 from mill.tasks.data import load_split
 from mill.tasks.load import load_builtin, make_task, select

@@ -27,11 +27,11 @@ from mill.options.option import Option, one_call, options_of, read_all
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings
-from mill.runs.folder import check_writable
 from mill.runs.plan import plan, plan_run
-from mill.runs.run_scores import Outcome
-from mill.runs.sample_row import columns_of, run_columns
-from mill.runs.samples import row_of
+from mill.score.run_scores import Outcome
+from mill.store.folder import check_writable
+from mill.store.sample_row import columns_of, run_columns
+from mill.store.samples import row_of
 from mill.support.terminal import warn
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites

@@ -7,9 +7,9 @@ from typing import Any
 
 from mill.api.task import RenderSettings
 from mill.models.spec.parse import Spec
+from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import Plan, RunConfig
 from mill.runs.plan import plan
-from mill.runs.sampling import SampleChoice
 from mill.tasks.load import Selection
 
 

@@ -25,12 +25,12 @@ from mill.cli.main import COMMANDS, cli, run
 from mill.models.hf.model import TransformersModel
 from mill.models.spec.backends import builtin_backends
 from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
-from mill.runs.folder import MANIFEST, RESULTS, SAMPLES
-from mill.runs.record import DISTRIBUTIONS
-from mill.runs.record import FOLDER as RECORD
-from mill.runs.session import SESSIONS
 from mill.schedule.cells import CELLS
 from mill.schedule.jobs import LOGS, Cluster
+from mill.store.folder import MANIFEST, RESULTS, SAMPLES
+from mill.store.record import DISTRIBUTIONS
+from mill.store.record import FOLDER as RECORD
+from mill.store.session import SESSIONS
 from mill.tasks.load import load_builtin, make_task
 
 ROOT = Path(__file__).parent.parent

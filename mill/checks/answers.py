@@ -13,10 +13,10 @@ from mill.api.request import GENERATE, MULTI_ROUND, ROLLING
 from mill.api.response import Response, Token
 from mill.api.task import Opaque, RenderSettings, Task
 from mill.metrics.differences import FAILED, Value
-from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.record import Record
-from mill.runs.sample_row import data_hash, mean_over_repeats
-from mill.runs.samples import RunSample, read_samples, score_sample
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.record import Record
+from mill.store.sample_row import data_hash, mean_over_repeats
+from mill.store.samples import RunSample, read_samples, score_sample
 from mill.support.validate import convert
 from mill.tasks.load import recorded_task
 from mill.tasks.suite import ANSWERED

@@ -35,9 +35,9 @@ from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
 from mill.options.option import hints
-from mill.runs.folder import RunFolder
 from mill.runs.manifest import shown_settings
-from mill.runs.schema import Decision
+from mill.store.folder import RunFolder
+from mill.store.schema import Decision
 from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText
 
 ROW_TOP_LOGPROBS = 3  # of the token at a divergence

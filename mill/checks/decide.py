@@ -11,6 +11,7 @@ from mill.checks.kinds import CheckKind
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject
 from mill.execute.sample_state import SampleState
+from mill.plan.sampling import SampleGroup
 from mill.runs.adaptive import (
     FIRST_BLOCK,
     UNIT,
@@ -23,10 +24,9 @@ from mill.runs.adaptive import (
     value_range,
 )
 from mill.runs.evaluate import Plan, Run
-from mill.runs.run_scores import Outcome
-from mill.runs.samples import RunSample
-from mill.runs.sampling import SampleGroup
-from mill.runs.schema import Decision
+from mill.score.run_scores import Outcome
+from mill.store.samples import RunSample
+from mill.store.schema import Decision
 
 
 class Decide(CheckKind):

@@ -14,8 +14,8 @@ from mill.api.response import Response, Token
 from mill.checks.subjects import CompletedRun
 from mill.execute.sample_state import SampleState
 from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
-from mill.runs.folder import RunFolder
-from mill.runs.record import distribution_file
+from mill.store.folder import RunFolder
+from mill.store.record import distribution_file
 from mill.tasks.suite import ForcedText
 
 NAME = "forced"

@@ -19,9 +19,9 @@ from mill.checks.kinds import kind_of
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
 from mill.metrics.estimate import Estimate
+from mill.plan.sampling import ALPHA
 from mill.runs.adaptive import describe_decision
-from mill.runs.sampling import ALPHA
-from mill.runs.schema import Decision
+from mill.store.schema import Decision
 
 KEPT, BROKEN, INCONCLUSIVE = "kept", "broken", "inconclusive"
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {

@@ -14,8 +14,8 @@ from msgspec import Meta
 from mill.api.errors import RunError
 from mill.checks.glossary import METRICS
 from mill.metrics.estimate import Estimate
-from mill.runs.folder import short_hash
-from mill.runs.schema import Decision
+from mill.store.folder import short_hash
+from mill.store.schema import Decision
 from mill.support.files import encode_float, read_bytes, slug, write_atomically
 from mill.support.validate import convert, parse_json
 

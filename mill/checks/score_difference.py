@@ -23,9 +23,9 @@ from mill.metrics.differences import (
 from mill.metrics.estimate import Estimate, pool
 from mill.metrics.finite_population import Stratum, stratified_mean
 from mill.metrics.paired import mean_of
-from mill.runs.recorded_run import RecordedRun
-from mill.runs.sample_row import PENDING, Number, SampleRow
-from mill.runs.schema import BenchmarkResult
+from mill.score.recorded_run import RecordedRun
+from mill.store.sample_row import PENDING, Number, SampleRow
+from mill.store.schema import BenchmarkResult
 
 MOST_SAMPLES = 200_000  # in memory
 _AS_RECORDED = 1e-6  # relative: results.json has the whole float

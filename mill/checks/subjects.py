@@ -17,11 +17,11 @@ from mill.checks.answers import Answer, answers_of, truncation_warnings
 from mill.checks.result import FOLDER
 from mill.models.spec.parse import Spec
 from mill.options.definitions import CheckOptions
+from mill.plan.sampling import Claim, SampleChoice, read_claim
+from mill.plan.task_plan import TaskPlan
 from mill.runs.evaluate import Plan, RunConfig
 from mill.runs.plan import open_for_run, plan_run
-from mill.runs.run_scores import Outcome
-from mill.runs.sampling import Claim, SampleChoice, read_claim
-from mill.runs.task_plan import TaskPlan
+from mill.score.run_scores import Outcome
 from mill.support.secrets import is_secret, redact_addresses
 from mill.tasks.load import Selection
 from mill.tasks.suite import SuiteTask

@@ -21,7 +21,7 @@ from mill.report.plan import print_plan
 from mill.report.scores import print_outcome
 from mill.runs.evaluate import Plan
 from mill.runs.plan import plan
-from mill.runs.run_scores import Outcome
+from mill.score.run_scores import Outcome
 from mill.support.clocks import take_seconds
 from mill.support.processes import rank, world_size
 from mill.support.secrets import redact_text

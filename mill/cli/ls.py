@@ -18,8 +18,8 @@ from mill.models.spec.backends import backend_info, backends, task_types
 from mill.models.spec.open import described_arguments, load_model_from_file
 from mill.models.spec.parse import packaged_configs
 from mill.report.listing import TABLE, Listing
-from mill.runs.folder import find_runs
-from mill.runs.schema import Manifest, SessionEntry
+from mill.store.folder import find_runs
+from mill.store.schema import Manifest, SessionEntry
 from mill.support.terminal import warn
 from mill.support.validate import convert
 from mill.tasks.hooks import check_metrics

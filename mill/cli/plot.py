@@ -18,7 +18,7 @@ from mill.options.text import check_price, make_price, parse_pairs
 from mill.report.listing import LATEX
 from mill.report.plot_data import PlotData, ScorePlot, plot_data
 from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
-from mill.runs.recorded_run import read_runs
+from mill.score.recorded_run import read_runs
 from mill.support.files import slug, write_atomically
 from mill.support.terminal import echo
 

@@ -21,11 +21,11 @@ from mill.models.spec.parse import make_spec
 from mill.options.eval_options import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
-from mill.runs.folder import RunFolder
 from mill.runs.plan import open_for_run, plan_run
-from mill.runs.session import SessionFile
 from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
 from mill.schedule.jobs import Cluster, active_jobs, read_cluster, run_locally, submit
+from mill.store.folder import RunFolder
+from mill.store.session import SessionFile
 from mill.support.terminal import echo
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 

@@ -15,11 +15,11 @@ from mill.cli.options import FilePath, NamedChoice
 from mill.report.tables import print_table
 from mill.report.timing import print_timing
 from mill.report.transcript import transcript
-from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.sample_row import PENDING, SampleRow, columns_of, unique_rows
-from mill.runs.samples import sample_of
-from mill.runs.schema import SessionEntry
-from mill.runs.session import read_entries
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.sample_row import PENDING, SampleRow, columns_of, unique_rows
+from mill.store.samples import sample_of
+from mill.store.schema import SessionEntry
+from mill.store.session import read_entries
 from mill.support.files import json_text
 from mill.support.terminal import echo_data, one_line
 

@@ -30,9 +30,9 @@ from mill.export.run import (
 from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
 from mill.report.partial import sampled_sentences
-from mill.runs.sample_row import PENDING, SampleRow
-from mill.runs.samples import RunSample, sample_of
-from mill.runs.schema import TaskResult
+from mill.store.sample_row import PENDING, SampleRow
+from mill.store.samples import RunSample, sample_of
+from mill.store.schema import TaskResult
 from mill.support.files import json_text, short_name, slug, write_atomically
 from mill.support.terminal import utf8, warn
 

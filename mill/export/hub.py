@@ -19,7 +19,7 @@ from mill.export.target import Exporter
 from mill.report.about import manifest_about
 from mill.report.partial import sampled_sentences, sampled_text
 from mill.report.tables import escape, number
-from mill.runs.schema import TaskResult
+from mill.store.schema import TaskResult
 from mill.support.files import short_name, slug, write_atomically
 from mill.support.terminal import warn
 from mill.tasks.data import Dataset

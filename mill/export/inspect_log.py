@@ -28,9 +28,9 @@ from mill.export.run import (
 )
 from mill.export.target import Exporter
 from mill.report.partial import first_rows, sampled_sentences
-from mill.runs.sample_row import PENDING, SampleRow
-from mill.runs.samples import RunSample, sample_of
-from mill.runs.schema import TaskResult
+from mill.store.sample_row import PENDING, SampleRow
+from mill.store.samples import RunSample, sample_of
+from mill.store.schema import TaskResult
 from mill.support.files import read_bytes, short_name, slug, write_atomically
 from mill.support.terminal import utf8
 

@@ -24,9 +24,9 @@ from mill.export.run import (
 from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
 from mill.report.partial import first_rows, sampled_sentences
-from mill.runs.sample_row import SampleRow
-from mill.runs.samples import RunSample, sample_of
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.store.sample_row import SampleRow
+from mill.store.samples import RunSample, sample_of
+from mill.store.schema import BenchmarkResult, TaskResult
 from mill.support.files import short_name, write_atomically
 from mill.support.terminal import utf8, warn
 

@@ -19,7 +19,7 @@ import mill
 from mill.api.errors import MillError, SpecError
 from mill.export.run import ExportedRun
 from mill.export.target import Target, names_taking, parse_target
-from mill.runs.folder import MANIFEST, RunFolder
+from mill.store.folder import MANIFEST, RunFolder
 from mill.support.processes import rank
 from mill.support.secrets import redact_text
 from mill.support.terminal import echo_data, logger, one_line, warn

@@ -21,13 +21,13 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.report.collect import score_rows
-from mill.runs.folder import MANIFEST, RunFolder, find_runs
 from mill.runs.manifest import shown_command
-from mill.runs.sample_row import FAILED as FAILED_SAMPLE
-from mill.runs.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row
-from mill.runs.samples import RunSample
-from mill.runs.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
-from mill.runs.session import spent_so_far
+from mill.store.folder import MANIFEST, RunFolder, find_runs
+from mill.store.sample_row import FAILED as FAILED_SAMPLE
+from mill.store.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row
+from mill.store.samples import RunSample
+from mill.store.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
+from mill.store.session import spent_so_far
 from mill.support.files import json_text
 from mill.support.secrets import redact, redact_spec, redact_text
 from mill.support.terminal import printable, utf8, warn

@@ -14,7 +14,7 @@ from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name
 from mill.api.request import check_options as check_decoding
 from mill.options.option import hints, shown
 from mill.options.text import parse_pairs, read_list
-from mill.runs.sampling import ALPHA, read_claim
+from mill.plan.sampling import ALPHA, read_claim
 from mill.sandbox.isolation import DEFAULT_IMAGE, Container
 from mill.support.files import check_path
 

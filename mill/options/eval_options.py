@@ -15,11 +15,11 @@ from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
 from mill.options.definitions import AUTO, MAX_REPEATS, Count, RunOptions, Text
 from mill.options.option import hints
 from mill.options.text import check_price, make_price, parse_pairs, read_dollars, read_list, read_seconds, read_tokens
-from mill.runs.sampling import read_claim
+from mill.plan.sampling import read_claim
 
 if TYPE_CHECKING:
+    from mill.plan.sampling import SampleChoice
     from mill.runs.evaluate import RunConfig
-    from mill.runs.sampling import SampleChoice
 
 
 import re
@@ -270,7 +270,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     @property
     def samples(self) -> SampleChoice:
         """Which samples run."""
-        from mill.runs.sampling import SampleChoice
+        from mill.plan.sampling import SampleChoice
 
         return SampleChoice(
             limit=self.limit,

@@ -11,7 +11,7 @@ from mill.api.errors import RunError
 from mill.api.task import RenderSettings
 from mill.checks.result import FOLDER, Check
 from mill.checks.subjects import CHECK_RUNS
-from mill.runs.folder import RunFolder
+from mill.store.folder import RunFolder
 from mill.support.files import json_text
 from mill.support.terminal import one_line
 

@@ -11,9 +11,9 @@ from mill.metrics.estimate import Estimate
 from mill.report.listing import Listing
 from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
 from mill.report.tables import number, shown_name
-from mill.runs.folder import RunFolder
-from mill.runs.recorded_run import RecordedRun, read_runs
-from mill.runs.schema import BenchmarkResult, Results, TaskResult, failed_samples
+from mill.score.recorded_run import RecordedRun, read_runs
+from mill.store.folder import RunFolder
+from mill.store.schema import BenchmarkResult, Results, TaskResult, failed_samples
 
 if TYPE_CHECKING:
     import pandas as pd

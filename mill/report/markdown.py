@@ -14,7 +14,7 @@ from mill.report.runs import RunSection, shown_choices, shown_values
 from mill.report.scores import COLUMNS, NUMBERS, score_table
 from mill.report.sections import CheckSection, Section, index_rows
 from mill.report.tables import escape
-from mill.runs.sample_row import SampleRow, flag_words
+from mill.store.sample_row import SampleRow, flag_words
 from mill.support.terminal import printable
 
 SAMPLES = 20  # shown of each task; the page has more

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from mill.runs.sampling import describe_choice, is_random
-from mill.runs.schema import BenchmarkResult, Decision, TaskResult
+from mill.plan.sampling import describe_choice, is_random
+from mill.store.schema import BenchmarkResult, Decision, TaskResult
 
 _METHODS = {"sequential": "random, until decided:"}  # in words, where the name of the method does not say it
 

@@ -17,7 +17,7 @@ from mill.report.collect import run_rows
 from mill.report.listing import Listing
 from mill.report.partial import mean_name
 from mill.report.tables import dash, number, shown_name
-from mill.runs.recorded_run import RecordedRun
+from mill.score.recorded_run import RecordedRun
 
 INDEX = ("model", "settings", "benchmark", "task", "n_shots", "metric")
 """The columns that name a score; each may become the columns of a pivot."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from mill.api.budget import shown_dollars, shown_seconds, shown_tokens
 from mill.api.model import CountsTokens, HasPaths, InputTokens
 from mill.api.request import GENERATE, MULTI_ROUND, Request
+from mill.plan.task_plan import TaskPlan
 from mill.report.scores import by_task
 from mill.report.tables import print_table
 from mill.runs.estimate import RunEstimate, estimate, reach
 from mill.runs.evaluate import Plan
-from mill.runs.task_plan import TaskPlan
 from mill.support.terminal import echo
 
 _COLUMNS = ("task", "runs as", "shots", "samples", "requests", "distinct", "recorded", "input tokens")

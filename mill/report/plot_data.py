@@ -13,8 +13,8 @@ from mill.metrics.calibration import Calibration, calibration, choice_confidence
 from mill.metrics.estimate import Estimate
 from mill.report.partial import mean_of_tasks
 from mill.report.tables import drawable
-from mill.runs.recorded_run import RecordedRun
-from mill.runs.sample_row import FAILED, PENDING, SampleRow
+from mill.score.recorded_run import RecordedRun
+from mill.store.sample_row import FAILED, PENDING, SampleRow
 
 SAMPLES = 1_000  # dollars are for so many samples
 LOG_RATIO = 20  # of the largest to the smallest cost, from which on an axis is logarithmic

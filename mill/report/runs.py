@@ -13,9 +13,9 @@ from typing import Any
 from mill.report.about import About, manifest_about
 from mill.report.scores import result_warnings
 from mill.report.tables import number
-from mill.runs.folder import RESULTS, RunFolder
-from mill.runs.sample_row import FAILED, PENDING, SampleRow, read_rows
-from mill.runs.schema import BenchmarkResult, Decision, Results, TaskResult, main_metric
+from mill.store.folder import RESULTS, RunFolder
+from mill.store.sample_row import FAILED, PENDING, SampleRow, read_rows
+from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, main_metric
 from mill.support.files import json_text
 
 MAX_SAMPLES = 200  # of a task

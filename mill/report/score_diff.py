@@ -17,9 +17,9 @@ from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.listing import Listing
 from mill.report.tables import dash, number, shown_name
-from mill.runs.recorded_run import RecordedRun, read_runs
-from mill.runs.sample_row import FAILED, SampleRow
-from mill.runs.schema import TaskResult
+from mill.score.recorded_run import RecordedRun, read_runs
+from mill.store.sample_row import FAILED, SampleRow
+from mill.store.schema import TaskResult
 
 MOST_SETTINGS = 8
 _LONGEST = 60

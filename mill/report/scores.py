@@ -9,9 +9,9 @@ from mill.execute.executor import Tally
 from mill.metrics.estimate import NOTHING, Estimate
 from mill.report.tables import console, dash, number, print_table
 from mill.runs.adaptive import describe_decision
-from mill.runs.run_scores import Outcome
-from mill.runs.sample_row import FLAGS
-from mill.runs.schema import BenchmarkResult, Decision, TaskResult, failed_samples
+from mill.score.run_scores import Outcome
+from mill.store.sample_row import FLAGS
+from mill.store.schema import BenchmarkResult, Decision, TaskResult, failed_samples
 
 COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed")
 SHARED = 2  # tasks that have the same warning, for one line

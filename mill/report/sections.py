@@ -11,7 +11,7 @@ from mill.checks.result import FILE, Check, read_check
 from mill.checks.verdict import first_sentences
 from mill.report.about import About, check_about
 from mill.report.runs import RunSection, read_run
-from mill.runs.folder import MANIFEST, RunFolder, find_runs
+from mill.store.folder import MANIFEST, RunFolder, find_runs
 from mill.support.terminal import warn
 
 DECIDE = "decide"  # the command of checks that are about one run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mill.api.errors import RunError
 from mill.report.tables import print_table
-from mill.runs.schema import SessionEntry
+from mill.store.schema import SessionEntry
 from mill.support.clocks import DECODING, FORWARD, PHASES
 from mill.support.terminal import echo
 

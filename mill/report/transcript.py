@@ -8,8 +8,8 @@ from typing import Any
 
 from mill.api.response import Response
 from mill.api.tools import OK
-from mill.runs.sample_row import SampleRow, flag_words
-from mill.runs.samples import RunSample
+from mill.store.sample_row import SampleRow, flag_words
+from mill.store.samples import RunSample
 from mill.support.files import json_text
 
 _RULE = "-" * 60

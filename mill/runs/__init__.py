@@ -1,1 +1,1 @@
-"""Runs: one model on tasks with settings, recorded so that nothing is lost. Imports execute, metrics, models, tasks, api."""
+"""Runs: a plan that answers samples, records, judges and scores. Imports score, plan and store."""

@@ -17,15 +17,15 @@ from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.metrics.finite_population import planned_size
 from mill.metrics.sequential import Decider
-from mill.runs.results import MEAN, OWN
-from mill.runs.samples import RunSample
-from mill.runs.sampling import LEAST, Claim, SampleGroup, random_order, stratified_order
-from mill.runs.schema import Decision, Look
-from mill.runs.task_plan import TaskPlan
+from mill.plan.sampling import LEAST, Claim, SampleGroup, random_order, stratified_order
+from mill.plan.task_plan import TaskPlan
+from mill.score.results import MEAN, OWN
+from mill.store.samples import RunSample
+from mill.store.schema import Decision, Look
 
 if TYPE_CHECKING:
     from mill.runs.evaluate import Run
-    from mill.runs.run_scores import RunScores
+    from mill.score.run_scores import RunScores
 
 FIRST_BLOCK = 200  # samples before the first look
 LEAST_BLOCK = 100

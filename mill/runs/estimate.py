@@ -11,9 +11,9 @@ from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.execute.meter import MODEL, TOKENS_PER_CHARACTER
 from mill.runs.evaluate import Plan
-from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.schema import Manifest
-from mill.runs.session import spent_so_far
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.schema import Manifest
+from mill.store.session import spent_so_far
 from mill.support.validate import convert
 
 

@@ -30,20 +30,20 @@ from mill.execute.ranks import LockStepExecutor, Ranks
 from mill.execute.sample_state import SampleState, run_samples
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
+from mill.plan.sampling import SampleChoice, SampleGroup
+from mill.plan.task_plan import TaskPlan
 from mill.runs import manifest
 from mill.runs.adaptive import DecisionStages, PrecisionStages, Stages, answer_in_stages, make_orders
-from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.judging import JudgeRunner, judge_failures
 from mill.runs.multi_rank import RankShare, check_same_plan
-from mill.runs.record import Record
-from mill.runs.results import changed_data, stopped_text, write_results
-from mill.runs.run_scores import Outcome, RunScores
-from mill.runs.samples import RunSample, from_state, prompt_requests, store_unnamed, write_samples
 from mill.runs.samples_ahead import SamplesAhead
-from mill.runs.sampling import SampleChoice, SampleGroup
-from mill.runs.schema import Decision
-from mill.runs.session import BEAT_S, BUDGET_BEAT_S, SessionFile
-from mill.runs.task_plan import TaskPlan
+from mill.score.judging import JudgeRunner, judge_failures
+from mill.score.results import changed_data, stopped_text, write_results
+from mill.score.run_scores import Outcome, RunScores
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.record import Record
+from mill.store.samples import RunSample, from_state, prompt_requests, store_unnamed, write_samples
+from mill.store.schema import Decision
+from mill.store.session import BEAT_S, BUDGET_BEAT_S, SessionFile
 from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
 from mill.support.processes import deferred_interrupt
 from mill.support.terminal import warn

@@ -16,12 +16,12 @@ from mill import __version__
 from mill.api.model import ComputeDevice
 from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
-from mill.runs.folder import MANIFEST
-from mill.runs.sampling import replaces
-from mill.runs.schema import Entry, SessionEntry, TaskEntry
-from mill.runs.session import TOP, SessionFile, read_entries
-from mill.runs.task_plan import TaskPlan
+from mill.plan.sampling import replaces
+from mill.plan.task_plan import TaskPlan
 from mill.sandbox import sandbox_label
+from mill.store.folder import MANIFEST
+from mill.store.schema import Entry, SessionEntry, TaskEntry
+from mill.store.session import TOP, SessionFile, read_entries
 from mill.support.files import unique_name
 from mill.support.secrets import redact, redact_command
 

@@ -13,9 +13,9 @@ from mill.api.response import Response
 from mill.execute.executor import Executor, Tally
 from mill.execute.ranks import Ranks, split_samples
 from mill.execute.sample_state import SampleState, replay, run_samples
-from mill.runs.record import Record
-from mill.runs.schema import SessionState
-from mill.runs.session import SessionFile, States
+from mill.store.record import Record
+from mill.store.schema import SessionState
+from mill.store.session import SessionFile, States
 from mill.support.validate import convert
 
 LINES = 1000  # of a record, that a rank tells at once

@@ -13,16 +13,16 @@ from mill.execute.meter import JUDGE, MODEL
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
+from mill.plan.sampling import groups_of
+from mill.plan.task_plan import plan_tasks, refuse_early, refuse_unused
 from mill.runs import manifest
 from mill.runs.adaptive import refuse_metric, with_positions
 from mill.runs.evaluate import Plan, RunConfig
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
-from mill.runs.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
-from mill.runs.record import Record
-from mill.runs.sampling import groups_of
-from mill.runs.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
-from mill.runs.session import read_entries
-from mill.runs.task_plan import plan_tasks, refuse_early, refuse_unused
+from mill.score.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
+from mill.store.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
+from mill.store.record import Record
+from mill.store.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
+from mill.store.session import read_entries
 from mill.support.clocks import HASHING, LOADING, PLANNING, phase, take_seconds
 from mill.support.files import refuse_links
 from mill.support.terminal import warn

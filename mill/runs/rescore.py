@@ -14,19 +14,19 @@ from mill.api.task import RenderSettings, Task
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
 from mill.metrics.repeats import read_repeat_metrics
+from mill.plan.sampling import random_position
 from mill.runs.adaptive import decide_again
-from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
-from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.judging import judge_failures
-from mill.runs.record import Record
-from mill.runs.results import summarize, write_results
-from mill.runs.run_scores import Outcome
-from mill.runs.samples import RunSample, from_state, read_samples, write_samples
-from mill.runs.sampling import random_position
-from mill.runs.schema import Decision, Manifest, Results, TaskEntry, TaskResult
-from mill.runs.scoring import score_samples
-from mill.runs.session import SessionFile
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
+from mill.score.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
+from mill.score.judging import judge_failures
+from mill.score.results import summarize, write_results
+from mill.score.run_scores import Outcome
+from mill.score.scoring import score_samples
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.record import Record
+from mill.store.samples import RunSample, from_state, read_samples, write_samples
+from mill.store.schema import Decision, Manifest, Results, TaskEntry, TaskResult
+from mill.store.session import SessionFile
 from mill.support.terminal import warn
 from mill.support.validate import convert
 from mill.tasks import hooks

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from mill.api.model import MillModel, RendersPrompts
 from mill.api.request import Request
 from mill.execute.sample_state import SampleState
-from mill.runs.folder import RunFolder
-from mill.runs.samples import from_state, prompt_requests, score_sample, write_samples
-from mill.runs.task_plan import TaskPlan
+from mill.plan.task_plan import TaskPlan
+from mill.store.folder import RunFolder
+from mill.store.samples import from_state, prompt_requests, score_sample, write_samples
 from mill.support.clocks import WRITING, phase
 from mill.support.processes import Background
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.runs.evaluate import Plan
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
-from mill.runs.schema import Manifest
+from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
+from mill.store.schema import Manifest
 from mill.support.files import refuse_links, write_json
 from mill.support.validate import convert
 

@@ -10,7 +10,7 @@ from mill.checks.gate import parse_rules
 from mill.metrics.calibration import calibration as compute_calibration
 from mill.report.plot_data import choice_answer
 from mill.report.runs import RunSection
-from mill.runs.recorded_run import RecordedRun
+from mill.score.recorded_run import RecordedRun
 from mill.view import check_queries, comparing, queries, tokens, usage
 from mill.view.charts import calibration_chart, sequence_chart
 from mill.view.filters import read_filter

@@ -17,7 +17,7 @@ from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name
 from mill.report.tables import drawable
-from mill.runs.schema import Decision, Look
+from mill.store.schema import Decision, Look
 
 Plot = dict[str, Any]
 

@@ -15,7 +15,7 @@ from mill.checks.result import Check, Variant
 from mill.metrics.differences import LOWER, Value, direction, paired_loss, value_of_failures, valued_pairs
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm, mcnemar, mean_of, rate, rate_difference
-from mill.runs.sample_row import STATUSES
+from mill.store.sample_row import STATUSES
 from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
 from mill.view.index import ResultsIndex
 from mill.view.pairs import CELLS, COUNTS, JOINED, MARGINS, comparison, graded_values

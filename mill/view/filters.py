@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
-from mill.runs.sample_row import STATUSES
+from mill.store.sample_row import STATUSES
 from mill.view.sample_line import FLAG_BITS, METRIC_COLUMNS
 
 MOST_ROWS = 500

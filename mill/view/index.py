@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, RunError
-from mill.runs.sample_row import STATUSES, read_any_row
+from mill.store.sample_row import STATUSES, read_any_row
 from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
 from mill.view.database import Database

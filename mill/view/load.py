@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import SpecError, UnknownName, import_pandas
 from mill.report.collect import COLUMNS, data_frame, score_rows
-from mill.runs.recorded_run import distinguishing_arguments
-from mill.runs.sample_row import STATUSES
+from mill.score.recorded_run import distinguishing_arguments
+from mill.store.sample_row import STATUSES
 from mill.view.check_queries import list_checks
 from mill.view.comparing import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows, read_names

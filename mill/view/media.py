@@ -12,7 +12,7 @@ from typing import Any
 
 from mill.api.errors import MillError, RunError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media
-from mill.runs.samples import MEDIA
+from mill.store.samples import MEDIA
 from mill.support.files import MOST_LINE, open_regular
 from mill.tasks.blobs import ParquetBlobs
 from mill.view.index import ResultsIndex

@@ -14,10 +14,10 @@ from typing import Any
 
 from mill import __version__
 from mill.api.errors import RunError
-from mill.runs.folder import RunFolder
-from mill.runs.sample_row import STATUSES
-from mill.runs.schema import BenchmarkResult, TaskResult, main_metric
-from mill.runs.session import SessionWatcher
+from mill.store.folder import RunFolder
+from mill.store.sample_row import STATUSES
+from mill.store.schema import BenchmarkResult, TaskResult, main_metric
+from mill.store.session import SessionWatcher
 from mill.support.files import open_regular
 from mill.view.check_queries import list_checks
 from mill.view.index import ResultsIndex

@@ -10,7 +10,7 @@ from typing import Any
 
 from mill.api.errors import RunError, SpecError
 from mill.metrics.differences import Value
-from mill.runs.sample_row import FAILED, PENDING, STATUSES
+from mill.store.sample_row import FAILED, PENDING, STATUSES
 from mill.view.filters import Clause
 from mill.view.index import ResultsIndex
 from mill.view.queries import files_of, find_run, read_line

@@ -11,8 +11,8 @@ from typing import Any
 from mill.api.errors import RunError, UnknownName
 from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
-from mill.runs.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_any_row, unescaped, with_status
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.store.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_any_row, unescaped, with_status
+from mill.store.schema import BenchmarkResult, TaskResult
 from mill.support.files import open_regular
 from mill.support.validate import parse_json
 from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query

@@ -10,9 +10,9 @@ from typing import Any
 
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder
-from mill.runs.recorded_run import distinguishing_arguments
-from mill.runs.schema import Results
+from mill.score.recorded_run import distinguishing_arguments
+from mill.store.folder import MANIFEST, RESULTS, RunFolder
+from mill.store.schema import Results
 
 MILL = "mill"
 _LONGEST_VALUE = 40

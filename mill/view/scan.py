@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.checks.result import FILE as CHECK
-from mill.runs.folder import MANIFEST
+from mill.store.folder import MANIFEST
 from mill.view.other_logs.find import OtherLog, identify_log, logs_in
 
 EXPORT_MARKER = ".mill-export"  # in a folder with copies of runs, which `mill export` wrote

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mill.api.errors import MillError
-from mill.runs.sample_row import read_any_row
+from mill.store.sample_row import read_any_row
 from mill.view.index import ResultsIndex
 from mill.view.queries import raw_line
 

@@ -13,8 +13,8 @@ from mill.api.response import Response, Token
 from mill.checks.answers import Answer
 from mill.checks.pairing import Divergence, find_divergence
 from mill.metrics.divergence import bounded_gap, common_start, exact_gaps
-from mill.runs.record import distribution_file
-from mill.runs.sample_schema import read_response
+from mill.store.record import distribution_file
+from mill.store.sample_schema import read_response
 from mill.support.files import encode_float
 from mill.view.filters import Page, SampleFilter
 from mill.view.index import ResultsIndex

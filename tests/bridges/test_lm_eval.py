@@ -26,9 +26,9 @@ from mill.bridges.lm_eval import library, scoring
 from mill.bridges.lm_eval.data import local_first
 from mill.cli.main import run as main
 from mill.runs.rescore import score_again
-from mill.runs.results import _own_estimate
-from mill.runs.run_scores import Outcome
-from mill.runs.samples import RunSample
+from mill.score.results import _own_estimate
+from mill.score.run_scores import Outcome
+from mill.store.samples import RunSample
 from mill.tasks import sources
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
@@ -333,7 +333,7 @@ def test_a_class_may_send_requests_of_two_kinds(made_tasks: Path, tmp_path: Path
 
 def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes know neither the fixture's patches nor its source, only the folder that was added."""
-    from mill.runs import scoring as pool
+    from mill.score import scoring as pool
 
     load_files((str(made_tasks),))
     here = metrics_of(of_mill("lm-eval:made_text", tmp_path / "here"))

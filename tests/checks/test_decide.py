@@ -20,7 +20,7 @@ from mill.cli.main import run as run_command
 from mill.frames import compare as compare_models
 from mill.frames import evaluate
 from mill.models.spec.parse import make_spec
-from mill.runs.sampling import SampleChoice, read_claim
+from mill.plan.sampling import SampleChoice, read_claim
 from mill.tasks.load import load_files, select
 from mill.view.offline import write_check_page
 from tests.toy_exam import SIZES, is_right

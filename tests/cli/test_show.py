@@ -15,9 +15,9 @@ from mill.api.response import Response
 from mill.api.task import Sample
 from mill.cli.main import run as main
 from mill.report.transcript import transcript
-from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
-from mill.runs.samples import RunSample, row_of
+from mill.store.folder import RunFolder, find_runs
+from mill.store.samples import RunSample, row_of
 from mill.tasks.load import load_files
 
 TESTS = Path(__file__).parents[1]

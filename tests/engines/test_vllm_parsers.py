@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mill.runs.folder import find_runs
+from mill.store.folder import find_runs
 from tests import forking
 from tests.engines.conftest import InProcess
 from tests.engines.prepared import ENVIRONMENT, ROOT

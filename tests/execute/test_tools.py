@@ -18,8 +18,8 @@ from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall
 from mill.execute.sample_state import SampleState
 from mill.execute.tools import execute, run_tools
 from mill.runs.rescore import score_again
-from mill.runs.run_scores import Outcome
 from mill.sandbox import chosen_sandbox
+from mill.score.run_scores import Outcome
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare
 from tests.runs.faults import ROOT, assert_resumes_after_kills

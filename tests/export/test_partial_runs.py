@@ -16,8 +16,8 @@ from mill.export.run import ExportedRun
 from mill.export.tracker import tracked
 from mill.report.collect import cells, collect, shown_columns
 from mill.report.plot_data import plot_data
-from mill.runs.folder import RunFolder
-from mill.runs.recorded_run import read_runs
+from mill.score.recorded_run import read_runs
+from mill.store.folder import RunFolder
 from tests.exam_runs import run_exam
 from tests.export.made_runs import mill, only_run
 

@@ -12,7 +12,7 @@ import pytest
 from mill.api.errors import RunError
 from mill.export.run import ExportedRun, clean, flatten, lower_is_better, select_runs
 from mill.export.tracker import tracked
-from mill.runs.folder import RunFolder
+from mill.store.folder import RunFolder
 from tests.export.made_runs import KEY, evaluate, only_run
 
 

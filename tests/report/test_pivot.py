@@ -13,7 +13,7 @@ import pytest
 
 from mill.cli.main import run
 from mill.report.pivot import Pivot, pivot, scores_of
-from mill.runs.recorded_run import read_runs
+from mill.score.recorded_run import read_runs
 from mill.support.terminal import printable
 from tests.exam_runs import run_exam
 from tests.fixed_answers import FixedChoices, FixedTask, FixedText, run_answers, run_right

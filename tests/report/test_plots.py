@@ -16,7 +16,7 @@ from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
 from mill.report.plot_data import CostPlot, PlottedScore, ScorePlot, plot_data
-from mill.runs.recorded_run import read_runs
+from mill.score.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
 
 HOSTILE = r"</text><script>alert(1)</script> $\$ $\frac{1}{0}$"

@@ -29,8 +29,8 @@ from mill.report.runs import (
     shown_values,
 )
 from mill.report.sections import CheckSection, find_sections
-from mill.runs.folder import RunFolder, find_runs
-from mill.runs.schema import Results
+from mill.store.folder import RunFolder, find_runs
+from mill.store.schema import Results
 from mill.view.offline import results_page
 
 TOY = str(Path(__file__).parents[1] / "toy.py")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mill.runs.folder import RunFolder
-from mill.runs.session import read_sessions
+from mill.store.folder import RunFolder
+from mill.store.session import read_sessions
 from tests import forking
 from tests.outcomes import assert_same_end, recorded
 from tests.waiting import until

@@ -18,8 +18,8 @@ from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.cli.main import run
-from mill.runs.folder import RunFolder
-from mill.runs.session import spent_so_far
+from mill.store.folder import RunFolder
+from mill.store.session import spent_so_far
 from tests.outcomes import only, recorded, samples, scores, sessions
 from tests.runs.faults import TOY, computed
 from tests.servers import FaultServer, status

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mill.runs.folder import RunFolder
-from mill.runs.session import spent_so_far
+from mill.store.folder import RunFolder
+from mill.store.session import spent_so_far
 from tests.launching import TESTS, ended, lines, run, start_mill, start_ranks, toy
 from tests.outcomes import only, recorded, scores
 from tests.waiting import until

@@ -13,10 +13,10 @@ import pytest
 
 from mill.api.errors import RunError
 from mill.cli.main import run
+from mill.plan.sampling import Claim
 from mill.runs.adaptive import UNIT, GroupTest, Range, describe_decision, value_range
-from mill.runs.samples import RunSample
-from mill.runs.sampling import Claim
-from mill.runs.schema import Decision
+from mill.store.samples import RunSample
+from mill.store.schema import Decision
 from tests.toy_exam import ExamTask
 
 RIGHT, WRONG, FAILED = (1.0, 1.0), (0.0, 0.0), UNIT

@@ -15,10 +15,10 @@ import pytest
 
 from mill.api.task import RenderSettings
 from mill.cli.main import run as main
-from mill.runs.folder import RunFolder
-from mill.runs.record import Record
 from mill.runs.rescore import score_again
-from mill.runs.run_scores import Outcome
+from mill.score.run_scores import Outcome
+from mill.store.folder import RunFolder
+from mill.store.record import Record
 from mill.tasks.load import load_files, select
 from tests.plans import prepare
 

@@ -18,7 +18,7 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.cli.main import run as mill
 from mill.runs import evaluate
-from mill.runs.record import Record
+from mill.store.record import Record
 from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
     PATIENCE_S,

@@ -10,7 +10,7 @@ import pytest
 
 from mill.api.errors import RunError
 from mill.cli.main import run as mill
-from mill.runs.folder import check_writable, run_folder
+from mill.store.folder import check_writable, run_folder
 from tests.runs.faults import TOY
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from mill.api.message import AUDIO, IMAGE, Media
-from mill.runs.folder import RunFolder
-from mill.runs.samples import store_unnamed
+from mill.store.folder import RunFolder
+from mill.store.samples import store_unnamed
 
 
 def test_a_photo_is_stored_upright_and_stereo_as_the_mean_of_its_channels(tmp_path: Path) -> None:

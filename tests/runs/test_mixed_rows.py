@@ -9,7 +9,7 @@ import pytest
 
 from mill.cli.main import run as main
 from mill.models.prefix.paths import MIXED_ROWS, mixed_rows
-from mill.runs.folder import RunFolder
+from mill.store.folder import RunFolder
 from tests.models.trained import DELTA_NET, saved
 
 

@@ -10,7 +10,7 @@ import pytest
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.runs.record import Record
+from mill.store.record import Record
 
 ASKED = Request(LOGLIKELIHOOD, "a", " b", options={"logprobs": "all"})
 PLAIN = Request(GENERATE, "a", options={"temperature": 0.0})

@@ -15,8 +15,9 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.cli.main import run as mill
 from mill.execute.sample_state import run_samples
-from mill.runs import evaluate, record
-from mill.runs.record import Record
+from mill.runs import evaluate
+from mill.store import record
+from mill.store.record import Record
 from tests.outcomes import recorded
 from tests.runs.faults import PATIENCE_S, TASKS, arguments, computed, start, stderr_of, until_first_response
 

@@ -11,8 +11,8 @@ import pytest
 
 from mill.api.registry import tasks
 from mill.api.task import Benchmark, RenderSettings, Sample
-from mill.runs.folder import RunFolder
 from mill.runs.rescore import score_again
+from mill.store.folder import RunFolder
 from mill.tasks.load import select
 from tests.plans import prepare
 

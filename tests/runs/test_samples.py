@@ -18,9 +18,9 @@ from mill.api.registry import models, tasks
 from mill.api.response import Response
 from mill.api.task import Sample
 from mill.cli.main import run as mill
-from mill.runs.folder import RunFolder
-from mill.runs.sample_row import line_of
-from mill.runs.samples import RunSample, read_samples, write_samples
+from mill.store.folder import RunFolder
+from mill.store.sample_row import line_of
+from mill.store.samples import RunSample, read_samples, write_samples
 from mill.support.files import json_text
 from tests.runs.faults import TOY
 

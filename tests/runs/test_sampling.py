@@ -15,14 +15,14 @@ import pytest
 from mill.api.budget import BudgetLimits
 from mill.api.errors import RunError, SpecError
 from mill.api.task import RenderSettings
+from mill.plan.sampling import Claim, SampleChoice, random_order, read_claim, stratified_order
 from mill.report.collect import collect
 from mill.report.scores import score_table
 from mill.runs.evaluate import Plan
-from mill.runs.recorded_run import read_runs
-from mill.runs.run_scores import Outcome
-from mill.runs.sample_row import NOT_ANSWERED
-from mill.runs.sampling import Claim, SampleChoice, random_order, read_claim, stratified_order
-from mill.runs.schema import Look
+from mill.score.recorded_run import read_runs
+from mill.score.run_scores import Outcome
+from mill.store.sample_row import NOT_ANSWERED
+from mill.store.schema import Look
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare
 from tests.toy_exam import LIFTS, SIZES, TOPICS, is_right

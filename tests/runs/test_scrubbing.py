@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response, Token
-from mill.runs.record import Record, without_secrets
+from mill.store.record import Record, without_secrets
 from mill.support import secrets
 
 KEY = "sk-abcdef-123456"

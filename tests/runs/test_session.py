@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 
 from mill.api.errors import RunError
 from mill.api.task import RenderSettings
-from mill.runs import evaluate, session
+from mill.runs import evaluate
 from mill.runs.evaluate import Plan
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder
-from mill.runs.results import write_results
-from mill.runs.schema import Entry
-from mill.runs.session import TOP, SessionFile, merged, read_sessions
+from mill.score.results import write_results
+from mill.store import session
+from mill.store.folder import MANIFEST, RESULTS, RunFolder
+from mill.store.schema import Entry
+from mill.store.session import TOP, SessionFile, merged, read_sessions
 from mill.support.files import write_json
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, scores, sessions

@@ -17,8 +17,8 @@ from mill.api.request import LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Sample
 from mill.checks.forced import _load
-from mill.runs.folder import RunFolder
-from mill.runs.record import Record
+from mill.store.folder import RunFolder
+from mill.store.record import Record
 from mill.tasks.load import load_files
 
 ROOT = Path(__file__).parents[2]

@@ -23,8 +23,8 @@ from mill.api.task import RenderSettings, Sample
 from mill.api.tools import Tool, ToolCall
 from mill.cli.main import run
 from mill.metrics.aggregate import mean
-from mill.runs.benchmark_means import summarize_benchmarks
-from mill.runs.schema import TaskResult
+from mill.score.benchmark_means import summarize_benchmarks
+from mill.store.schema import TaskResult
 from mill.tasks.bfcl.function_docs import JAVA, JAVASCRIPT, PYTHON, tools_of
 from mill.tasks.bfcl.multi_turn import DIALOGS
 from mill.tasks.bfcl.task import CATEGORIES, FunctionCallTask

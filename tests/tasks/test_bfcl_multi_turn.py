@@ -22,7 +22,7 @@ from mill.api.task import RenderSettings, Sample
 from mill.api.tools import MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.cli.main import run
 from mill.execute.tools import execute
-from mill.runs.run_scores import Outcome
+from mill.score.run_scores import Outcome
 from mill.tasks.bfcl import multi_turn
 from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
 from mill.tasks.bfcl.simulation import CODE, expected_call

@@ -18,8 +18,8 @@ from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task
 from mill.cli.main import run as main
 from mill.metrics.aggregate import position_spread
-from mill.runs.folder import RunFolder, find_runs
 from mill.runs.rescore import score_again
+from mill.store.folder import RunFolder, find_runs
 from mill.tasks.load import load_builtin, make_task, select
 from mill.tasks.multiple_choice import choice_orders
 

@@ -13,7 +13,7 @@ from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.execute.sample_state import SampleState
-from mill.runs.samples import RunSample, score_sample
+from mill.store.samples import RunSample, score_sample
 from mill.tasks import hooks
 
 SETTINGS = RenderSettings()

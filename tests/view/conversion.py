@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mill.runs.folder import RunFolder
-from mill.runs.samples import RunSample, read_samples
-from mill.runs.schema import Results
+from mill.store.folder import RunFolder
+from mill.store.samples import RunSample, read_samples
+from mill.store.schema import Results
 from mill.view.other_logs.find import identify_log
 
 LOGS = Path(__file__).parent / "logs"

@@ -17,7 +17,7 @@ from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
-from mill.runs.schema import Decision, Look
+from mill.store.schema import Decision, Look
 from mill.support.files import json_text
 from mill.view.charts import LEAST_POWER, Plot, charts, sequence_chart
 from mill.view.check_queries import changes, show_check

@@ -9,8 +9,8 @@ from typing import IO
 
 import pytest
 
-from mill.runs.folder import RunFolder
-from mill.runs.session import SessionFile
+from mill.store.folder import RunFolder
+from mill.store.session import SessionFile
 from mill.support.files import open_regular
 from mill.view import overview as live
 from mill.view.overview import LiveProgress

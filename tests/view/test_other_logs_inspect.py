@@ -11,7 +11,7 @@ import pytest
 
 from mill.api.tools import ToolCall, ToolResult
 from mill.cli.main import run as main
-from mill.runs.schema import TaskResult
+from mill.store.schema import TaskResult
 from tests.view.conversion import LOGS, converted
 
 LONG = "A long document. " * 20

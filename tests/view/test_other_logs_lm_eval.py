@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from mill.cli.main import run as main
-from mill.runs.schema import BenchmarkResult, TaskResult
+from mill.store.schema import BenchmarkResult, TaskResult
 from mill.view.scan import scan
 from tests.bridges.made_tasks import DATA, write_tasks
 from tests.view.conversion import Converted, converted

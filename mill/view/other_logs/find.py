@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mill.api.errors import RunError
-from mill.runs.folder import RunFolder
+from mill.store.folder import RunFolder
 from mill.support.files import open_regular
 
 LM_EVAL, INSPECT = "lm-eval", "inspect_ai"

@@ -14,8 +14,8 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.task import TaskType
 from mill.metrics.estimate import Estimate
-from mill.runs.folder import RunFolder
-from mill.runs.schema import SessionEntry
+from mill.store.folder import RunFolder
+from mill.store.schema import SessionEntry
 from mill.support.secrets import redact
 from mill.view.other_logs.find import INSPECT, OtherLog
 from mill.view.other_logs.inspect_files import InspectLog, in_order, open_inspect_log

@@ -1,7 +1,7 @@
 """A sample that inspect_ai logged, with its epochs as repeats.
 
 `prompt` are the messages before the first that the model generated. Responses are the messages that it generated, one for
-each round; the other columns are as in mill/runs/sample_row.py.
+each round; the other columns are as in mill/store/sample_row.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mill.api.message import MEDIA_KINDS
 from mill.api.response import Response
 from mill.api.task import Opaque, Sample, Value
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, ToolCall, ToolResult
-from mill.runs.sample_row import ROUNDS
-from mill.runs.samples import RunSample
+from mill.store.sample_row import ROUNDS
+from mill.store.samples import RunSample
 from mill.support.files import MOST_LINE, json_text
 from mill.support.validate import convert
 from mill.view.other_logs.inspect_schema import (

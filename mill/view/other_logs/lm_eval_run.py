@@ -11,8 +11,8 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.task import TaskType
 from mill.metrics.estimate import Estimate
-from mill.runs.folder import RunFolder
-from mill.runs.schema import BenchmarkResult, SessionEntry, TaskResult
+from mill.store.folder import RunFolder
+from mill.store.schema import BenchmarkResult, SessionEntry, TaskResult
 from mill.support.secrets import redact
 from mill.support.validate import read_file
 from mill.view.other_logs.find import LM_EVAL, OtherLog, task_of

@@ -14,7 +14,7 @@ from msgspec import Struct
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.api.task import Opaque, Sample, Value
-from mill.runs.samples import RunSample
+from mill.store.samples import RunSample
 from mill.support.files import MOST_LINE, open_regular, read_lines
 from mill.support.validate import convert, parse_json
 from mill.view.other_logs.write import BrokenSample, ConvertedSample

@@ -11,11 +11,11 @@ from msgspec import structs
 
 from mill.api.errors import RunError
 from mill.metrics.estimate import Estimate, around, exact_interval, is_proportion
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder
-from mill.runs.results import MOST_LISTED, count_flags
-from mill.runs.sample_row import columns_of, line_of, run_columns, write_lines
-from mill.runs.samples import RunSample, row_of
-from mill.runs.schema import BenchmarkResult, FailedSample, SessionEntry, TaskEntry, TaskResult
+from mill.score.results import MOST_LISTED, count_flags
+from mill.store.folder import MANIFEST, RESULTS, RunFolder
+from mill.store.sample_row import columns_of, line_of, run_columns, write_lines
+from mill.store.samples import RunSample, row_of
+from mill.store.schema import BenchmarkResult, FailedSample, SessionEntry, TaskEntry, TaskResult
 from mill.support.terminal import warn
 
 _DEEPEST = 200  # levels of lists and objects in a sample; readers in Python end at about a thousand

@@ -15,7 +15,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix import fast_path
 from mill.models.prefix.paths import ENOUGH, Verification
-from mill.runs.folder import WRONG_PATH, RunFolder
+from mill.store.folder import WRONG_PATH, RunFolder
 from tests.models.trained import DELTA_NET, saved
 
 TEXT = "the quick brown fox jumps over the lazy dog . what is the answer ? it is 42 , 7 or 1234 ; yes no "

@@ -20,8 +20,8 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.models.prefix.paths import CONTINUOUS, MIXED_ROWS, PACKED, VERIFIED, mixed_rows
-from mill.runs.sample_schema import checked
-from mill.runs.schema import Manifest, Results, View, decode_floats, earlier_decisions, refuse_misnamed
+from mill.store.sample_schema import checked
+from mill.store.schema import Manifest, Results, View, decode_floats, earlier_decisions, refuse_misnamed
 from mill.support.files import read_bytes, slug, unique_name, write_json
 from mill.support.validate import convert, parse_json
 

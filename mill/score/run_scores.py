@@ -11,15 +11,15 @@ from mill.api.task import Task
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
-from mill.runs.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
-from mill.runs.folder import RunFolder
-from mill.runs.judging import judgement_warnings
-from mill.runs.results import stopped_text, summarize
-from mill.runs.samples import RunSample, from_state
-from mill.runs.sampling import SampleGroup, is_random
-from mill.runs.schema import BenchmarkResult, Decision, Results, SampledData, TaskResult
-from mill.runs.scoring import score_samples
-from mill.runs.task_plan import TaskPlan
+from mill.plan.sampling import SampleGroup, is_random
+from mill.plan.task_plan import TaskPlan
+from mill.score.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
+from mill.score.judging import judgement_warnings
+from mill.score.results import stopped_text, summarize
+from mill.score.scoring import score_samples
+from mill.store.folder import RunFolder
+from mill.store.samples import RunSample, from_state
+from mill.store.schema import BenchmarkResult, Decision, Results, SampledData, TaskResult
 from mill.tasks.suite import ANSWERED
 
 if TYPE_CHECKING:

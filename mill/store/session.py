@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 from mill.api.budget import NO_TOKENS, TokenUsage
 from mill.api.errors import RunError
 from mill.execute.meter import MODEL, Amounts
-from mill.runs.folder import MANIFEST, RunFolder
-from mill.runs.schema import Entry, SessionEntry, SessionState, decode_floats, earlier_decisions, refuse_misnamed
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.schema import Entry, SessionEntry, SessionState, decode_floats, earlier_decisions, refuse_misnamed
 from mill.support.files import unique_name, write_json
 from mill.support.terminal import warn
 from mill.support.validate import convert, read_file

@@ -18,10 +18,10 @@ from mill.execute.executor import Answers, Executor, LocalBackend, Tally
 from mill.execute.meter import JUDGE, Meter
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
-from mill.runs.folder import run_folder, short_hash
-from mill.runs.record import Record
-from mill.runs.samples import RunSample
-from mill.runs.task_plan import TaskPlan
+from mill.plan.task_plan import TaskPlan
+from mill.store.folder import run_folder, short_hash
+from mill.store.record import Record
+from mill.store.samples import RunSample
 from mill.support.terminal import describe, warn
 from mill.tasks.load import Selection
 

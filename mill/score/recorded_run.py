@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from mill.api.errors import RunError
 from mill.metrics.estimate import Estimate
 from mill.models.prefix.paths import MIXED_ROWS
-from mill.runs.folder import MANIFEST, RunFolder, find_runs
-from mill.runs.sample_row import SampleRow, iterate_rows, read_light
-from mill.runs.sampling import is_random
-from mill.runs.schema import BenchmarkResult, Results, TaskResult
+from mill.plan.sampling import is_random
+from mill.store.folder import MANIFEST, RunFolder, find_runs
+from mill.store.sample_row import SampleRow, iterate_rows, read_light
+from mill.store.schema import BenchmarkResult, Results, TaskResult
 from mill.support.terminal import warn
 
 T = TypeVar("T")

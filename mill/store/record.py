@@ -18,8 +18,8 @@ from typing import IO, Any
 from mill.api.errors import RunError
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.runs.folder import mark_superseded
-from mill.runs.index import Index, RecordOffset
+from mill.store.folder import mark_superseded
+from mill.store.index import Index, RecordOffset
 from mill.support.files import make_folder, unique_name, write_atomically
 from mill.support.secrets import any_known, scrub
 from mill.support.terminal import utf8, warn

@@ -11,7 +11,7 @@ import msgspec
 from mill.api.batching import ANSWER_FIELD
 from mill.api.errors import MillError, RunError
 from mill.api.response import Response
-from mill.runs.sample_schema import RecordLine, read_response
+from mill.store.sample_schema import RecordLine, read_response
 from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
 from mill.support.validate import convert, parse_json

@@ -9,8 +9,8 @@ from dataclasses import replace
 from mill.api.task import Benchmark
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.metrics.finite_population import SampledPart, pool_random, pool_samples
-from mill.runs.sampling import is_random
-from mill.runs.schema import BenchmarkResult, Decision, TaskResult
+from mill.plan.sampling import is_random
+from mill.store.schema import BenchmarkResult, Decision, TaskResult
 
 
 def summarize_benchmarks(

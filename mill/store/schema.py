@@ -175,7 +175,7 @@ class TaskResult:
     failures: list[FailedSample] = field(default_factory=list)
     data_hash: str = ""
     flags: dict[str, Flagged] = field(default_factory=dict)
-    """What people should know about some samples beside their score, by the names of `mill.runs.sample_row.FLAGS`."""
+    """What people should know about some samples beside their score, by the names of `mill.store.sample_row.FLAGS`."""
     categories: dict[str, dict[str, Estimate]] = field(default_factory=dict)
     """The metrics of each category, of tasks that report them."""
     unjudged: dict[str, int] = field(default_factory=dict)

@@ -14,8 +14,7 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, opti
 from mill.api.task import RenderSettings, Sample, Task
 from mill.execute.sample_state import SampleState
 from mill.models.spec.backends import backend_info, backends_serving
-from mill.runs.sample_row import hash_docs
-from mill.runs.sampling import (
+from mill.plan.sampling import (
     SampleChoice,
     describe_choice,
     groups_of,
@@ -23,8 +22,9 @@ from mill.runs.sampling import (
     resolve_count,
     stratified_order,
 )
-from mill.runs.schema import SampledData
 from mill.sandbox import refuse_unsafe_code, sandbox_warnings
+from mill.store.sample_row import hash_docs
+from mill.store.schema import SampledData
 from mill.tasks import hooks
 from mill.tasks.load import Selection, letter_rendering, renderings, serve
 from mill.tasks.suite import ForcedTask

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from mill.api.errors import SpecError
 from mill.api.task import Benchmark, Sample, Task
-from mill.runs.schema import SampledData
+from mill.store.schema import SampledData
 from mill.tasks import hooks
 from mill.tasks.load import Selection
 

@@ -19,7 +19,7 @@ from mill.api.consent import Consent, consenting, current_consent
 from mill.api.registry import imported_files
 from mill.api.task import RenderSettings, Task, Value
 from mill.metrics.repeats import BEST, MAJ, PASS, RepeatMetric, default_metrics, value_of
-from mill.runs.samples import RunSample, score_sample
+from mill.store.samples import RunSample, score_sample
 from mill.support.terminal import warn
 from mill.tasks import hooks
 from mill.tasks.load import load_builtin, load_files, recorded_task

@@ -22,8 +22,8 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, Sample, Task, Value
 from mill.execute.sample_state import SampleState
-from mill.runs.folder import RunFolder
-from mill.runs.sample_row import (
+from mill.store.folder import RunFolder
+from mill.store.sample_row import (
     FLAGS,
     NOT_ANSWERED,
     PENDING,
@@ -39,7 +39,7 @@ from mill.runs.sample_row import (
     unique_rows,
     write_lines,
 )
-from mill.runs.sample_schema import read_response
+from mill.store.sample_schema import read_response
 from mill.support.files import encode_float, json_text, write_atomically
 from mill.support.terminal import describe, warn
 from mill.tasks import hooks

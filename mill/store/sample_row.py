@@ -41,8 +41,8 @@ import msgspec
 
 from mill.api.errors import RunError
 from mill.api.response import Response
-from mill.runs.folder import RunFolder
-from mill.runs.sample_schema import MediaEntry, MessageEntry, ResponseEntry, ToolEntry, ValueEntry
+from mill.store.folder import RunFolder
+from mill.store.sample_schema import MediaEntry, MessageEntry, ResponseEntry, ToolEntry, ValueEntry
 from mill.support.files import json_text, read_lines, write_atomically
 from mill.support.secrets import scrub
 from mill.support.terminal import utf8

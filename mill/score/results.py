@@ -14,14 +14,14 @@ from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around
 from mill.metrics.finite_population import Stratum, stratified_mean
 from mill.metrics.paired import inside
-from mill.runs.benchmark_means import summarize_benchmarks
-from mill.runs.folder import MANIFEST, RESULTS, RunFolder
-from mill.runs.judging import judge_failures
-from mill.runs.sample_row import FLAGS
-from mill.runs.samples import RunSample, metrics_of
-from mill.runs.sampling import is_random, replaces
-from mill.runs.schema import BenchmarkResult, Decision, Entry, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
-from mill.runs.session import SessionFile, read_entries
+from mill.plan.sampling import is_random, replaces
+from mill.score.benchmark_means import summarize_benchmarks
+from mill.score.judging import judge_failures
+from mill.store.folder import MANIFEST, RESULTS, RunFolder
+from mill.store.sample_row import FLAGS
+from mill.store.samples import RunSample, metrics_of
+from mill.store.schema import BenchmarkResult, Decision, Entry, FailedSample, Flagged, SampledData, TaskEntry, TaskResult
+from mill.store.session import SessionFile, read_entries
 from mill.support.terminal import describe, warn
 
 MOST_LISTED = 20

@@ -1,0 +1,1 @@
+"""Which samples of which tasks run, and what is refused before. Imports store."""
