@@ -104,5 +104,5 @@ def test_a_check_starts_no_engine(tiny_model: Path, tmp_path: Path) -> None:
 
 
 def test_parsers_of_vllm_are_refused_with_the_server_that_has_them() -> None:
-    with pytest.raises(SpecError, match=r"run `vllm serve org/m --tool-call-parser hermes`, and give the address"):
+    with pytest.raises(SpecError, match=r"run `vllm serve org/m --tool-call-parser ...` and evaluate the server"):
         VLLMModel("org/m", tool_call_parser="hermes")
