@@ -157,7 +157,9 @@ class ClipModel(VisionModel):
         if images:
             parts.append(self._embed_images(torch.stack([pixels[index] for index in images])))
         if texts:
-            embedded, cuts = self._embed_texts([_query(requests[index]) for index in texts])
+            contexts = [requests[index].context for index in texts]
+            queries = [one if isinstance(one, str) else "\n".join(turn.text for turn in one) for one in contexts]
+            embedded, cuts = self._embed_texts(queries)
             parts.append(embedded)
         order = torch.tensor([*images, *texts]).argsort()
         return torch.cat(parts)[order], dict(zip(texts, cuts, strict=True)) if texts else {}
@@ -201,32 +203,20 @@ class ClipModel(VisionModel):
         import torch
 
         model, _, tokenizer = self._parts
-        length = min(self.max_context_length, int(getattr(model, "context_length", None) or self.max_context_length))
+        positions = int(getattr(model, "context_length", None) or self.max_context_length)
+        length = min(self.max_context_length, positions)
         cuts = [max(0, _token_count(tokenizer, text) - length) for text in texts]
-        if any(cuts):
-            self._warn_truncated(length)
+        warning = f"some texts are longer than the context of {length} tokens and were cut"
+        if any(cuts) and warning not in self._warnings:
+            self._warnings.append(warning)
+            warn(warning)
         parts = []
         with torch.inference_mode():
             for start in range(0, len(texts), TEXT_BATCH):
                 ids = tokenizer(list(texts[start : start + TEXT_BATCH]), context_length=length)
-                padded = torch.nn.functional.pad(ids, (0, self._text_positions(model) - ids.shape[1]))
+                padded = torch.nn.functional.pad(ids, (0, positions - ids.shape[1]))  # with zeros, as open_clip pads
                 parts.append(model.encode_text(padded.to(self._device), normalize=True))
         return torch.cat(parts), cuts
-
-    def _text_positions(self, model: Any) -> int:
-        """How many positions the text tower has; shorter texts are padded with zeros, as open_clip pads them."""
-        return int(getattr(model, "context_length", None) or self.max_context_length)
-
-    def _warn_truncated(self, length: int) -> None:
-        text = f"some texts are longer than the context of {length} tokens and were cut"
-        if text not in self._warnings:
-            self._warnings.append(text)
-            warn(text)
-
-
-def _query(request: Request) -> str:
-    """The text of a request whose candidates are images."""
-    return request.context if isinstance(request.context, str) else "\n".join(turn.text for turn in request.context)
 
 
 def _token_count(tokenizer: Any, text: str) -> int:

@@ -8,7 +8,7 @@ import importlib.util
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,7 +112,8 @@ def locate(path: str, revision: str | None) -> Source:
         if not (expanded / "config.json").is_file():
             if len(ggufs) == 1:
                 return Source(str(expanded), gguf=ggufs[0].name, local=True)
-            run = ": it is the folder of a run, which `mill compare --runs A B` takes" if _is_run(expanded) else ""
+            is_run = (expanded / "manifest.json").is_file()
+            run = ": it is the folder of a run, which `mill compare --runs A B` takes" if is_run else ""
             raise ModelError(f"model folder {path} has no config.json{run}")
         if not any(any(expanded.glob(pattern)) for pattern in WEIGHTS):
             raise ModelError(f"model folder {path} has no weights: none of {', '.join(WEIGHTS)}")
@@ -138,10 +139,6 @@ def _expanded(path: str) -> Path:
     if not path.strip():
         raise ModelError("the model path is empty: write hf[path=org/name]")
     return expanded
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "manifest.json").is_file()
 
 
 def _is_gguf(file: Path) -> bool:
@@ -204,19 +201,16 @@ def load(auto: Any, source: Source, what: str, **arguments: Any) -> Any:
     logging.disable_progress_bar()
     if arguments.get("trust_remote_code") and not source.gguf:
         announce_remote_code(source.path, source.revision)
+    # The conversion of GGUF draws a progress bar, which does not belong in a log file.
+    quiet = (
+        contextlib.redirect_stderr(io.StringIO()) if source.gguf and not sys.stderr.isatty() else contextlib.nullcontext()
+    )
+    cached = cached_gguf_reads() if source.gguf else contextlib.nullcontext()
     try:
-        with _quick_gguf() if source.gguf else contextlib.nullcontext():
+        with quiet, cached:
             return auto.from_pretrained(**source.arguments(), **arguments)
     except Exception as error:  # transformers, safetensors and remote code raise any type
         raise ModelError(f"cannot load the {what} of {source.name}: {_reason(error, source)}") from error
-
-
-@contextlib.contextmanager
-def _quick_gguf() -> Iterator[None]:
-    """Reads are cached. The conversion draws a progress bar, which does not belong in a log file."""
-    quiet = contextlib.nullcontext() if sys.stderr.isatty() else contextlib.redirect_stderr(io.StringIO())
-    with quiet, cached_gguf_reads():
-        yield
 
 
 def _reason(error: Exception, source: Source) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mill.api.budget import MILLION, Price
@@ -129,7 +129,7 @@ class LiteLLMModel(ServerModel):
             "timeout": self._timeout,
             # LiteLLM may drop options of a task that the model lacks; the user's own are always sent.
             "drop_params": True,
-            "allowed_openai_params": _openai_names(self.parameters),
+            "allowed_openai_params": [n for n in self.parameters if n in _litellm().OPENAI_CHAT_COMPLETION_PARAMS],
             "num_retries": 0,
             **{name: value for name, value in options.items() if name not in _OPTIONS},
             **self.parameters,
@@ -187,10 +187,6 @@ def _million(dollars: Any) -> float | None:
     """The price of a million tokens; None where it is not a number."""
     valid = isinstance(dollars, (int, float)) and not isinstance(dollars, bool) and dollars >= 0
     return round(dollars * MILLION, 9) if valid else None
-
-
-def _openai_names(parameters: Mapping[str, Any]) -> list[str]:
-    return [name for name in parameters if name in _litellm().OPENAI_CHAT_COMPLETION_PARAMS]
 
 
 def _litellm() -> Any:

@@ -1,4 +1,4 @@
-"""One model on a llama-server, through its /completion endpoint with token ids."""
+"""The `llama-cpp` backend: one model on a llama-server, through its /completion endpoint with token ids."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from mill.api.errors import ModelError, UnknownName
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import ALL, Request
 from mill.api.response import Response, Token
-from mill.models.http.body import BODY_CAP, SCORES_CAP, log_of, log_probability, shaped
-from mill.models.http.failures import Failure
+from mill.models.http.failures import BODY_CAP, SCORES_CAP, Failure, log_probability, shaped
 from mill.models.http.probes import renders_open, same_file
 from mill.models.http.server import ServerModel, messages_of
-from mill.models.openai_compat.answers import read_counts
-from mill.models.openai_compat.schema import TokenIds
+from mill.models.openai_compat.answers import TokenIds, read_counts
 from mill.models.spec.open import check_flag
 from mill.models.tokens.chat_template import check_variables, takes_tools, template_variables, wanted
 from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
@@ -62,34 +60,19 @@ class LlamaModels(msgspec.Struct):
 
 
 class TokenProbability(msgspec.Struct):
-    """One of the top_logprobs at a position: by id with a log-probability, or by text with a probability."""
-
-    id: Count | None = None
-    tok_str: str | None = None
-    logprob: float | None = None
-    prob: float | None = None
+    id: Count
+    logprob: float
 
 
-class Position(msgspec.Struct):
-    id: Count | None = None
-    token: str | None = None
-    content: str | None = None
-    logprob: float | None = None
-    prob: float | None = None
+class Position(TokenProbability):
+    token: str
     top_logprobs: list[TokenProbability] | None = None
-    top_probs: list[TokenProbability] | None = None
-    probs: list[TokenProbability] | None = None
-
-    @property
-    def rows(self) -> list[TokenProbability]:
-        return self.top_logprobs or self.top_probs or self.probs or []
 
 
 class LlamaCompletion(msgspec.Struct):
     content: str
     stop: bool | None = None
     stop_type: str | None = None
-    stopped_limit: bool | None = None
     tokens_evaluated: Any = None
     tokens_predicted: Any = None
     completion_probabilities: list[Position] | None = None
@@ -109,13 +92,21 @@ def read_completion(body: Any) -> LlamaCompletion:
     return completion
 
 
-def read_logprob(row: TokenProbability | Position) -> float:
-    """Newer servers give log-probabilities, older ones probabilities."""
-    if row.logprob is not None:
-        return log_probability(row.logprob)
-    if row.prob is not None:
-        return log_of(row.prob)
-    raise Failure("garbage", "the server's answer has a token without a probability")
+def read_tokens(completion: LlamaCompletion) -> tuple[Token, ...]:
+    """The answer's tokens with their top_logprobs."""
+    if completion.completion_probabilities is None:
+        raise Failure("garbage", "the server's answer has no probabilities of its tokens")
+    return tuple(
+        Token(
+            one.id, one.token, log_probability(one.logprob), tuple(sorted(read_top(one).items(), key=lambda pair: -pair[1]))
+        )
+        for one in completion.completion_probabilities
+    )
+
+
+def read_top(position: Position) -> dict[int, float]:
+    """The top_logprobs of a position by id."""
+    return {row.id: log_probability(row.logprob) for row in position.top_logprobs or []}
 
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -235,7 +226,7 @@ class LlamaCppModel(ServerModel):
         reply = await self._post("/completion", body, SCORES_CAP if "logprobs" in options else BODY_CAP)
         completion = read_completion(reply.body)
         answer = read_text(request, completion.content, options["until"], opened=opens_reasoning(request, rendered))
-        limited = completion.stop_type == "limit" or completion.stopped_limit
+        limited = completion.stop_type == "limit"
         counts = {"evaluated": completion.tokens_evaluated, "predicted": completion.tokens_predicted}
         prompt, output = read_counts(counts, ("evaluated", "predicted"), self._warn)
         return Response(
@@ -243,7 +234,7 @@ class LlamaCppModel(ServerModel):
             reasoning=answer.reasoning,
             tool_calls=answer.tool_calls,
             finish_reason="length" if limited and not answer.stopped else "stop",
-            tokens=await self._tokens(completion) if "logprobs" in options else None,
+            tokens=read_tokens(completion) if "logprobs" in options else None,
             prompt_tokens=prompt,
             output_tokens=output,
             truncated_tokens=cut,
@@ -306,37 +297,9 @@ class LlamaCppModel(ServerModel):
         body = {"prompt": list(prefix), "n_predict": 1, "n_probs": count, "temperature": 0.0, "cache_prompt": True}
         reply = await self._post("/completion", body, SCORES_CAP)
         positions = read_completion(reply.body).completion_probabilities
-        if not positions or not positions[0].rows:
+        if not positions or not positions[0].top_logprobs:
             raise Failure("garbage", "the server's answer has no probabilities of the next token")
-        pairs = [(await self._row_id(row), read_logprob(row)) for row in positions[0].rows]
-        return Distribution(dict(pairs), count)
-
-    async def _tokens(self, completion: LlamaCompletion) -> tuple[Token, ...]:
-        """The answer's tokens with their top_logprobs; older servers give probabilities and texts."""
-        if completion.completion_probabilities is None:
-            raise Failure("garbage", "the server's answer has no probabilities of its tokens")
-        return tuple([await self._token(position) for position in completion.completion_probabilities])
-
-    async def _token(self, position: Position) -> Token:
-        top = [(await self._row_id(row), read_logprob(row)) for row in position.rows]
-        text = position.content if position.token is None else position.token
-        if text is None:
-            raise Failure("garbage", "the server's answer has a token without a text")
-        name = position.id if position.id is not None else await self._row_id(TokenProbability(tok_str=text))
-        has_logprob = position.logprob is not None or position.prob is not None
-        logprob = read_logprob(position) if has_logprob else dict(top).get(name)
-        if logprob is None:
-            raise Failure("garbage", "the server's answer has a token without a probability")
-        return Token(name, text, logprob, tuple(sorted(top, key=lambda pair: -pair[1])))
-
-    async def _row_id(self, row: TokenProbability) -> int:
-        """A token's id; older servers name a token by its text alone."""
-        if row.id is not None:
-            return row.id
-        if row.tok_str is None:
-            raise Failure("garbage", "the server's answer has a token without id and text")
-        ids = await self._tokenize(row.tok_str, special=False)
-        return ids[0] if len(ids) == 1 else -1
+        return Distribution(read_top(positions[0]), count)
 
     async def _render(self, request: Request) -> str:
         """Dialogs go through the server's own template."""
@@ -369,10 +332,9 @@ class LlamaCppModel(ServerModel):
     def _continues_answers(self) -> bool:
         return renders_open(self.client)
 
-    async def _tokenize(self, text: str, *, special: bool = True) -> list[int]:
+    async def _tokenize(self, text: str) -> list[int]:
         bos = (self._props.bos_token if self._props else None) or ""
-        add = special and not (bos and text.startswith(bos))
-        body = {"content": text, "add_special": add, "parse_special": special}
+        body = {"content": text, "add_special": not (bos and text.startswith(bos)), "parse_special": True}
         reply = await self.client.post("/tokenize", body, SCORES_CAP)
         return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -18,14 +19,13 @@ from mill.compat import model_folder, rope_overrides
 from mill.metrics.divergence import common_start
 from mill.models.spec.fingerprint import announce_remote_code, folder_digest, weights_size
 from mill.models.token_model import TokenModel
-from mill.models.tokens.generated import TokenLogprobs, as_tokens
+from mill.models.tokens.generated import TokenLogprobs, as_tokens, decoded_response
 from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens
+from mill.models.tokens.reasoning import StopDetector
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 from mill.support.terminal import describe
 
 PREFILL = 512  # tokens computed at once
-STOP_CHECK_INTERVAL = 8  # decoded tokens between checks for a stop string
 
 
 class MlxModel(TokenModel):
@@ -96,7 +96,8 @@ class MlxModel(TokenModel):
             from mlx_lm import load
 
             try:
-                overrides = rope_overrides(self._config())
+                config = json.loads((self._folder / "config.json").read_text())
+                overrides = rope_overrides(config if isinstance(config, dict) else {})
                 if self.trust_remote_code:
                     announce_remote_code(str(self._folder))
                 self._loaded = load(str(self._folder), model_config=overrides, trust_remote_code=self.trust_remote_code)
@@ -105,12 +106,6 @@ class MlxModel(TokenModel):
             except Exception as error:
                 raise ModelError(f"mlx-lm cannot load {self.path}: {describe(error)}") from error
         return self._loaded
-
-    def _config(self) -> dict[str, Any]:
-        import json
-
-        config = json.loads((self._folder / "config.json").read_text())
-        return config if isinstance(config, dict) else {}
 
     def weight_bytes(self) -> int | None:
         return weights_size(self._folder)
@@ -126,21 +121,19 @@ class MlxModel(TokenModel):
     # Generation.
 
     def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
+        answer: Callable[[Unit], list[Response]]
         if kind in (GENERATE, MULTI_ROUND):
             prompts, errors = self.tokens.answerable(requests)
-            units, hook = prompt_units(prompts), self._generate_units
+            units, answer = prompt_units(prompts), lambda unit: [self._generate_one(unit.data)]
         elif kind == LOGLIKELIHOOD:
             fitting, pairs, errors = self.tokens.scorable(requests)
-            units, hook = context_units(fitting, pairs), self._score_units
+            units, answer = context_units(fitting, pairs), lambda unit: self._score_group(unit.requests, unit.data)
         else:
             yield from super().stream_responses(kind, requests, context)
             return
         yield from errors
-        limits = BatchLimits(requests=1)
-        yield from run_batches(units, checked(kind, hook), limits=limits, healthy=context.canary is not None)
-
-    def _generate_units(self, batch: list[Unit]) -> list[list[Response]]:
-        return [[self._generate_one(unit.data)] for unit in batch]
+        hook = checked(kind, lambda batch: [answer(unit) for unit in batch])
+        yield from run_batches(units, hook, limits=BatchLimits(requests=1), healthy=context.canary is not None)
 
     def _generate_one(self, prompt: Prompt) -> Response:
         import mlx.core as mx
@@ -153,46 +146,25 @@ class MlxModel(TokenModel):
             mx.random.seed(prompt.request.seed)
         penalty = make_logits_processors(repetition_penalty=options.get("repetition_penalty"))
         sampler = make_sampler(temp=options["temperature"], top_p=options.get("top_p", 0.0), top_k=options.get("top_k", 0))
-        ends, ids, positions, finish = set(wrapper.eos_token_ids), [], [], "length"
+        ends, ids, positions = list(wrapper.eos_token_ids), list[int](), []
+        stops = StopDetector(wrapper._tokenizer, options["until"], tags_of(prompt.request), opened=prompt.opened)
         if penalty:  # it needs the whole prompt, not only the uncached rest
             self._cached = None
         cache, common = self._reuse_cache(prompt.ids)
         steps = {"sampler": sampler, "logits_processors": penalty, "prompt_cache": cache}
         rest = mx.array(prompt.ids[common:])
         for token, logprobs in generate_step(rest, self.network, max_tokens=prompt.max_new_tokens, **steps):
-            if int(token) in ends:
-                finish = "stop"
-                break
             ids.append(int(token))
             if "logprobs" in options:
                 positions.append(_token_logprobs(logprobs, int(token), options["logprobs"]))
-            if len(ids) % STOP_CHECK_INTERVAL == 0 and self._answer(prompt, ids).stopped:
+            if ids[-1] in ends or stops.found(ids):
                 break
         if can_trim_prompt_cache(cache) and hasattr(cache[0], "offset"):  # only the prompt stays in the cache
             trim_prompt_cache(cache, cache[0].offset - len(prompt.ids))
             self._cached = cache, prompt.ids
-        answer, tags = self._answer(prompt, ids), tags_of(prompt.request)
-        reasons = tags is not None and answer.reasoning is not None
-        return Response(
-            text=answer.text,
-            reasoning=answer.reasoning,
-            tool_calls=answer.tool_calls,
-            reasoning_tokens=reasoning_tokens(self.tokens.tokenizer, ids, tags) if tags and reasons else None,
-            finish_reason="stop" if answer.stopped else finish,
-            tokens=as_tokens(self.tokens.tokenizer, ids, positions) if positions else None,
-            prompt_tokens=len(prompt.ids),
-            output_tokens=len(ids),
-            truncated_tokens=prompt.truncated,
-        )
-
-    def _answer(self, prompt: Prompt, ids: list[int]) -> GeneratedText:
-        text = decoded_text(self.tokens.tokenizer, ids, marks_of(prompt.request))
-        return read_text(prompt.request, text, prompt.request.options["until"], opened=prompt.opened)
+        return decoded_response(wrapper._tokenizer, prompt, ids, ends, options["until"], positions or None)
 
     # Scoring.
-
-    def _score_units(self, batch: list[Unit]) -> list[list[Response]]:
-        return [self._score_group(unit.requests, unit.data) for unit in batch]
 
     def _score_group(self, requests: Sequence[Request], group: Sequence[TokenPair]) -> list[Response]:
         """Pairs of one context: its KV cache is computed once and trimmed back after each continuation."""

@@ -19,7 +19,7 @@ from mill.models.spec.fingerprint import file_digest
 from mill.support.terminal import describe
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 
 class TimmModel(VisionModel):
@@ -136,12 +136,10 @@ class TimmModel(VisionModel):
         with torch.inference_mode():
             logits = self.model(stacked.to(memory_format=torch.channels_last))
         scores = logits.float().softmax(dim=1).cpu()
-        return [self._ranked(request, row) for request, row in zip(requests, scores.split(1), strict=True)]
-
-    def _ranked(self, request: Request, row: torch.Tensor) -> Response:
-        if row.shape[1] != len(request.labels):
-            raise ModelError(f"{self.path} gave {row.shape[1]} scores for {len(request.labels)} labels")
-        return ranked(request.labels.names, row)[0]
+        for request in requests:
+            if scores.shape[1] != len(request.labels):
+                raise ModelError(f"{self.path} gave {scores.shape[1]} scores for {len(request.labels)} labels")
+        return [ranked(request.labels.names, row)[0] for request, row in zip(requests, scores.split(1), strict=True)]
 
 
 def _is_address(path: str) -> bool:
@@ -159,8 +157,5 @@ def _check_name(path: str) -> None:
         raise UnknownName("timm model", path, timm.list_models(), hint="timm.list_models() has them all")
     tags = timm.list_pretrained(f"{name}.*")
     if dot and path not in tags:
-        raise UnknownName(f"pretrained tag of {name}", tag, [tag.partition(".")[2] for tag in tags], _listed(tags))
-
-
-def _listed(tags: Sequence[str]) -> str:
-    return f"it has {', '.join(tags)}" if tags else "it has none"
+        hint = f"it has {', '.join(tags) or 'none'}"
+        raise UnknownName(f"pretrained tag of {name}", tag, [tag.partition(".")[2] for tag in tags], hint)

@@ -173,13 +173,6 @@ def test_trackio_has_one_entry_of_a_run_that_is_exported_twice(run: ExportedRun,
     assert_files(found["files"], run)
 
 
-def test_a_server_that_is_gone_is_one_line_without_its_password(run: ExportedRun, export: Any) -> None:
-    done = export(str(run.folder.path), "--to", f"mlflow:http://me:$SOME_NAME@127.0.0.1:{free_port()}")
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("mill: mlflow: ") and "127.0.0.1" in line and KEY[:10] not in line
-
-
 def logging(python: str, folder: Path, *targets: str, file: Path = FORKED) -> list[str]:
     """`mill eval --log_to` on 40 samples."""
     options = ["--task_paths", f"{TOY},{file}", "--output_dir", str(folder / "results"), "--quiet"]
@@ -204,16 +197,6 @@ def test_a_run_is_logged_when_it_ends(python: str, read: Read, server: str, tmp_
     (offline,) = read("wandb", str(tmp_path))
     assert offline["summary"]["toy_gen/exact_match"] == run["metrics"]["toy_gen/exact_match"]
     assert offline["config"]["mill.status"] == "finished"
-
-
-def test_an_export_after_a_logged_run_is_the_same_entry(
-    python: str, read: Read, export: Any, database: Path, tmp_path: Path
-) -> None:
-    uri = f"sqlite:///{database}"
-    assert log(python, tmp_path, f"mlflow:{uri}").returncode == 0
-    assert export(str(tmp_path / "results"), "--to", f"mlflow:{uri}").returncode == 0
-    (run,) = read("mlflow", uri)
-    assert len(run["history"]["toy_gen/exact_match"]) == 1 and run["seconds"] >= 0
 
 
 def test_trackers_that_fail_or_are_gone_are_one_warning(python: str, tmp_path: Path) -> None:

@@ -20,16 +20,14 @@ from mill.api.model import StreamContext
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import policy
-from mill.models.http.body import parsed
 from mill.models.http.client import Reply, _event
-from mill.models.http.failures import Failure, error_message, parse_retry_after, raise_reported
+from mill.models.http.failures import Failure, error_message, parse_retry_after, parsed, raise_reported
 from mill.models.http.probes import same_file, same_model
 from mill.models.http.server import response_to
 from mill.models.litellm import _body_of
 from mill.models.llama_cpp import LlamaCppModel, Props, Settings
-from mill.models.openai_compat.answers import StreamedAnswer, read_answer
+from mill.models.openai_compat.answers import StreamedAnswer, read_answer, read_models, read_window
 from mill.models.openai_compat.model import OpenAICompatModel
-from mill.models.openai_compat.schema import read_models, read_window
 from mill.models.openai_compat.scoring import ROUTES
 from tests import recorded_answers as recorded
 from tests.fuzz.cases import count, dice, examples
@@ -177,7 +175,7 @@ def supported(kind: str, body: Any, found: Response) -> None:
         assert found.score == number(choice["logprobs"]["top_logprobs"][0]["token_id:99"])
     elif kind == "llama.cpp scores":
         entry = body["completion_probabilities"][0]
-        rows = entry.get("top_logprobs") or entry.get("top_probs") or entry["probs"]
+        rows = entry["top_logprobs"]
         named = {row.get("id"): row for row in rows}
         assert found.score == number(named[99]["logprob"])
     elif kind == "llama.cpp":

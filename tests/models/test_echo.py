@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mill.api.request import LOGLIKELIHOOD, Request
-from mill.models.openai_compat.schema import Logprobs
+from mill.models.openai_compat.answers import Logprobs
 from mill.models.openai_compat.scoring import BOS, prompt_starts
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, status
@@ -95,13 +95,6 @@ def test_a_token_across_the_boundary_is_a_clear_error(tiny_model_without_bos: Pa
     assert re.search(
         "a token .* spans the end of the context and the start of the continuation.*use a server with /tokenize", bad.error
     )
-
-
-def test_with_tokenize_the_same_pair_is_scored_by_ids(tiny_model_without_bos: Path) -> None:
-    """The twin, on a server with /tokenize."""
-    (scored,) = served(tiny_model_without_bos, [STRADDLING], tokenize=True)
-    (expected,) = local(tiny_model_without_bos, [STRADDLING])
-    assert scored.error is None and scored.score == pytest.approx(expected.score, abs=1e-3)
 
 
 def starts(tokens: list[str], prompt: str) -> list[int] | None:

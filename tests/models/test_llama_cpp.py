@@ -1,17 +1,12 @@
-"""The llama-cpp backend with a real server, and with the response formats of older servers."""
+"""The llama-cpp backend with a real server."""
 
 from __future__ import annotations
-
-import math
-from typing import Any
 
 import pytest
 
 from mill.api.errors import UnknownName
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
-from mill.models.llama_cpp import LlamaCppModel, Props, Settings
 from mill.models.spec.open import open_model
-from tests.servers import FaultServer
 
 PARIS = "The capital of France is"
 
@@ -83,34 +78,3 @@ def test_the_servers_model_may_be_named_in_several_ways(llama: str, name: str) -
     model.ready()
     (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=1))])
     assert (model.model_name, answer.text, model.warnings()) == (name, " Paris", [])
-
-
-def test_the_time_of_a_response_includes_all_its_calls(llama: str) -> None:
-    model = open_model(f"llama-cpp[base_url={llama}]")
-    model.ready()
-    (answer,) = model.generate_until([Request(GENERATE, PARIS, options=generation_options(max_gen_toks=4))])
-    assert answer.seconds is not None and answer.seconds > 0 and answer.retries == 0
-    assert "retries" not in answer.to_dict()
-
-
-def older_server(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-    """Responses of servers before token ids: texts and probabilities."""
-    if path == "/tokenize":
-        return {"tokens": [ord(char) for char in body["content"]]}
-    rows = [{"tok_str": "b", "prob": 0.75}, {"tok_str": "a", "prob": 0.25}, {"tok_str": "zz", "prob": 0.0}]
-    return {"content": "b", "completion_probabilities": [{"content": "b", "probs": rows}]}
-
-
-def test_responses_of_older_servers_are_read() -> None:
-    with FaultServer(older_server) as server:
-        model = LlamaCppModel(base_url=server.url)
-        model._props = Props(Settings(64))
-        model.client.concurrency = 1
-        likely, other = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b"), Request(LOGLIKELIHOOD, "x", "a")])
-        options = generation_options(max_gen_toks=1, logprobs=3)
-        (answer,) = model.generate_until([Request(GENERATE, "x", options=options)])
-    assert likely.score == pytest.approx(math.log(0.75)) and likely.is_greedy
-    assert other.score == pytest.approx(math.log(0.25)) and not other.is_greedy
-    assert answer.tokens is not None
-    assert answer.tokens[0].id == ord("b") and answer.tokens[0].logprob == pytest.approx(math.log(0.75))
-    assert answer.tokens[0].top[-1] == (-1, -math.inf)  # a text of two tokens has no id

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -258,19 +256,6 @@ def test_an_absent_server_a_wrong_model_and_a_missing_key_are_reported_at_once()
             open_model(server.url).ready()
 
 
-def test_a_server_that_comes_up_late_is_waited_for() -> None:
-    port = free_port()
-    model = open_model(f"http://127.0.0.1:{port}[model=m]")
-    with pytest.raises(ModelError, match="cannot reach"):
-        model.ready()
-    with contextlib.ExitStack() as stack:
-        late = threading.Timer(1.0, lambda: stack.enter_context(FaultServer(echoing, port=port)))
-        late.start()
-        model.ready(wait=60)
-        late.join()
-        assert model.capabilities.supports_logprobs
-
-
 def base_url_of(spec: str) -> str:
     model: Any = open_model(spec)
     return model.base_url
@@ -316,26 +301,6 @@ def test_responses_include_retries_and_their_pauses() -> None:
     assert (quick.retry_reason, Response.from_dict(slow.to_dict()).retry_reason) == (None, "HTTP 429: no")
 
 
-def test_retries_of_a_failing_request_are_counted() -> None:
-    with FaultServer(lambda *_: text("x")) as server:
-        model = open_ready(server)
-        server.answer = lambda *_: status(500, "boom")
-        (response,) = model.generate_until(requests_for("a"))
-    assert (response.error, response.retries) == ("HTTP 500: boom", policy.ATTEMPTS - 1)
-
-
-def test_a_model_works_inside_a_running_event_loop() -> None:
-    """As in a notebook, whose cells run on the kernel's loop."""
-
-    async def cell() -> Any:
-        with FaultServer(echoing) as server:
-            model = open_ready(server)
-            return model.generate_until(requests_for("a", "b")), model.loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-
-    (first, second), (scored,) = asyncio.run(cell())
-    assert (first.text, second.text, scored.score) == ("fine", "fine", pytest.approx(-1.99))
-
-
 def test_evaluate_runs_inside_a_running_event_loop(tmp_path: Path) -> None:
     import mill
     from mill.api.registry import import_file
@@ -362,17 +327,6 @@ def test_vllm_mlx_with_another_model_is_refused() -> None:
         server.gets["/health"] = {"model_name": 7}
         with pytest.raises(ModelError, match="/health is not valid: model_name: expected str"):
             open_model(f"vllm-mlx[base_url={server.url},model=m]").ready()
-
-
-def test_a_llama_server_answers_text_and_chat(llama: str) -> None:
-    model = open_model(llama)
-    model.ready()
-    plain, chat = model.generate_until(
-        requests_for("The capital of France is", (Message("user", "What is the capital of France? One word."),))
-    )
-    assert (plain.text or "").startswith(" Paris")
-    assert chat.text and chat.error is None
-    assert not model.capabilities.supports_logprobs  # llama-server ignores echo
 
 
 def test_an_impossible_token_count_is_dropped() -> None:

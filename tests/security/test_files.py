@@ -249,8 +249,15 @@ def all_files(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("name", NASTY.values(), ids=list(NASTY))
-@pytest.mark.parametrize("where", ["model", "task", "sample"])
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [("model", name) for name in NASTY.values()]
+    + [
+        (where, NASTY[what])
+        for where in ("task", "sample")
+        for what in ("upwards", "absolute", "a NUL", "a newline", "long")
+    ],
+)
 def test_names_cannot_write_outside_of_the_output_folder(mill: Mill, tmp_path: Path, name: str, where: str) -> None:
     name = name.replace("{tmp}", str(tmp_path))
     out = tmp_path / "deep/er/out"

@@ -301,15 +301,9 @@ def test_a_key_is_in_no_log_of_ray_workers(
     assert not leaks(done.stdout + done.stderr) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
 
 
-@pytest.mark.parametrize(("written", "key"), [('"a\\"quote-123"', 'a"quote-123'), ('"$SOME_NAME"', KEY)])
-def test_a_quoted_key_is_parsed(written: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_NAME", KEY)
-    assert parse_spec(f"openai-compat[model=m,api_key={written}]").arguments["api_key"] == key
-
-
-@pytest.mark.parametrize("name", ["vertex_credentials", "private_key", "watsonx_zenapikey"])
-def test_other_secret_names_are_redacted(name: str) -> None:
-    assert redact({name: KEY}) == {name: "***"}
+def test_other_secret_names_are_redacted() -> None:
+    names = ("vertex_credentials", "private_key", "watsonx_zenapikey")
+    assert redact(dict.fromkeys(names, KEY)) == dict.fromkeys(names, "***")
 
 
 def test_a_redirect_does_not_forward_the_key(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,11 +120,10 @@ def test_a_document_is_unchanged_in_a_file(capsys: pytest.CaptureFixture[str], m
     assert controls_in(capsys.readouterr().out) == []
 
 
-@pytest.mark.parametrize("number", [*range(0x20), *range(0x7F, 0xA0)])
-def test_no_control_character_is_printable(number: int) -> None:
-    if chr(number) not in "\t\n":
-        assert printable(f"a{chr(number)}b") == f"a\\x{number:02x}b"
-    assert controls_in(one_line(f"a{chr(number)}b")) == []
+def test_no_control_character_is_printable() -> None:
+    for number in (*range(0x20), *range(0x7F, 0xA0)):
+        assert chr(number) in "\t\n" or printable(f"a{chr(number)}b") == f"a\\x{number:02x}b"
+        assert controls_in(one_line(f"a{chr(number)}b")) == []
 
 
 def test_only_the_escaping_functions_print() -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
-from mill.models.http.body import BODY_CAP, parsed, read_events, read_json, refuse_status
-from mill.models.http.failures import Failure, raise_reported
+from mill.models.http.failures import BODY_CAP, Failure, parsed, raise_reported, read_events, read_json, refuse_status
 from mill.models.http.policy import ServerPolicy
 
 T = TypeVar("T")
@@ -29,20 +28,17 @@ LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed
 class Reply:
     """A JSON response. Times are in seconds since the first attempt was sent, so they include retries and pauses.
 
-    `first_token_s` and `token_times` are set for streamed responses: when the first text arrived, and each.
+    `first_token_s` is set for streamed responses: when the first text arrived.
     """
 
     body: Any
     seconds: float
-    attempts: int = 1
     first_token_s: float | None = None
-    token_times: tuple[float, ...] = ()
 
-    def after(self, delay: float, attempts: int) -> Reply:
+    def after(self, delay: float) -> Reply:
         """The same reply with times since the first attempt, which was sent `delay` seconds before this one."""
-        times = tuple(delay + seconds for seconds in self.token_times)
         first = None if self.first_token_s is None else delay + self.first_token_s
-        return Reply(self.body, delay + self.seconds, attempts, first, times)
+        return Reply(self.body, delay + self.seconds, first)
 
 
 class Collector(Protocol):
@@ -126,7 +122,7 @@ class Client:
         return Reply(content, time.perf_counter() - started)
 
     async def _stream_once(self, path: str, body: Any, collector: Collector) -> Reply:
-        started, times = time.perf_counter(), []
+        started, first = time.perf_counter(), None
         body = {**body, "stream": True}
         async with _as_failure(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
             await refuse_status(answer)
@@ -137,10 +133,9 @@ class Client:
             async for name, data in read_events(answer):
                 if data == b"[DONE]":
                     break
-                if data and collector.feed(_event(name, data)):
-                    times.append(time.perf_counter() - started)
-        first = times[0] if times else None
-        return Reply(collector.whole(), time.perf_counter() - started, first_token_s=first, token_times=tuple(times))
+                if data and collector.feed(_event(name, data)) and first is None:
+                    first = time.perf_counter() - started
+        return Reply(collector.whole(), time.perf_counter() - started, first)
 
     @asynccontextmanager
     async def _send(self, method: str, path: str, body: Any, timeout: float) -> AsyncIterator[Any]:
@@ -219,18 +214,15 @@ async def _as_failure(url: str, timeout: float) -> AsyncIterator[None]:
     except asyncio.TimeoutError as error:
         raise Failure("timeout", f"no answer from {url} within {timeout:g} s") from error
     except aiohttp.ClientConnectorError as error:
-        raise Failure("connection", f"cannot reach {url}: {_os_message(error)}") from error
+        number = getattr(error.os_error, "errno", None)
+        reason = os.strerror(number) if number and number > 0 else error.os_error
+        raise Failure("connection", f"cannot reach {url}: {reason}") from error
     except aiohttp.InvalidURL as error:
         raise Failure("http", f"{url} is not a URL") from error
     except (aiohttp.ClientError, OSError) as error:
         if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
             raise Failure("garbage", "the server's answer cannot be decompressed") from error
         raise Failure("cut", f"the connection to {url} was cut: {type(error).__name__}") from error
-
-
-def _os_message(error: Any) -> str:
-    number = getattr(error.os_error, "errno", None)
-    return os.strerror(number) if number and number > 0 else str(error.os_error)
 
 
 def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:

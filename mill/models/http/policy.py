@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from mill.api.batching import GIVE_UP_AFTER, Completed
 from mill.api.budget import BudgetReached
@@ -29,6 +29,7 @@ from mill.support.terminal import warn
 
 if TYPE_CHECKING:
     from mill.models.http.client import Client, Reply
+    from mill.models.http.server import ServerModel
 
 ATTEMPTS = 6
 THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
@@ -36,28 +37,11 @@ TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
 LONGEST_REFUSAL_S = 600.0  # of a server that refuses every call (429, 503)
 REPORTED_AFTER_S, REPORTED_EVERY_S = 10.0, 60.0
-FORGOTTEN_AFTER_S = 60.0  # without a call for so long after the pause, the next refusal starts a new count
 FAILURES_IN_A_ROW = 16  # before the canary is sent
 RECHECK_PAUSES_S = (1.0, 4.0)  # between canary requests, before the server counts as broken
 LONG_CHECK_S = 30.0  # a check that takes this long is not repeated
 MAX_OUTAGES = 2  # in a row, before the request that was sent alone counts as the cause
 MAX_CRASHING = 3  # such requests in a row, before the server counts as broken
-
-
-class PolicedServer(Protocol):
-    """What the policy needs of a server."""
-
-    base_url: str
-    client: Client
-
-    async def send(self, request: Request, context: StreamContext) -> Response:
-        """The response to a request; a failure is a response too."""
-
-    def verify(self) -> None:
-        """Raise where the server is unreachable or has another model than before. Runs in a thread."""
-
-    def wait_for_server(self, gone: ServerGone, context: StreamContext) -> None:
-        """Return when the server is back with the same model; raise where it does not return."""
 
 
 @dataclass
@@ -98,7 +82,7 @@ class ServerPolicy:
     """  # noqa: E501
 
     def __init__(
-        self, client: Client, server: PolicedServer | None = None, context: StreamContext | None = None,
+        self, client: Client, server: ServerModel | None = None, context: StreamContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._client, self._server, self._context, self._clock = client, server, context or StreamContext(), clock
@@ -107,7 +91,7 @@ class ServerPolicy:
         self._held: deque[tuple[float, Request, Response]] = deque()  # failures since then
         self._no_room = False
         self._refused_since: float | None = None
-        self._refusal_due = self._reported = float("-inf")
+        self._reported = float("-inf")
 
     def open(self) -> None:
         """For a new event loop, to which locks belong."""
@@ -133,11 +117,12 @@ class ServerPolicy:
                     self._raise_error()
                 ok, self._refused_since = True, None
                 calls.seconds += sent - first + reply.seconds
-                return reply.after(sent - first, tries.total() + 1)
+                return reply.after(sent - first)
             except Failure as failure:
                 if failure.unreachable:
                     await self._connection_failed()
-                limit = _max_attempts(failure)
+                limit = TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
+                limit = THROTTLED_ATTEMPTS if failure.throttled else limit
                 tries[limit] += 1  # each kind of failure has its own count
                 if not failure.transient or tries[limit] >= limit:
                     raise
@@ -176,15 +161,16 @@ class ServerPolicy:
         """Count a refusal that is followed by a pause of so many seconds, from the first refusal since a call succeeded;
         raises where the total would exceed the limit."""
         now = self._clock()
-        if self._refused_since is None or now > self._refusal_due + FORGOTTEN_AFTER_S:
+        if self._refused_since is None:
             self._refused_since = now
         waited = now - self._refused_since
+        why = ""
         if (failure.retry_after or 0.0) > LONGEST_REFUSAL_S:
-            requested = f"the server asks to wait {failure.retry_after:.0f} s"
-            raise _exhausted(failure, f"{requested}, longer than {LONGEST_REFUSAL_S:.0f} s")
-        if waited + pause > LONGEST_REFUSAL_S:
-            raise _exhausted(failure, f"the server has refused every request for {waited:.0f} s")
-        self._refusal_due = now + pause
+            why = f"the server asks to wait {failure.retry_after:.0f} s, longer than {LONGEST_REFUSAL_S:.0f} s"
+        elif waited + pause > LONGEST_REFUSAL_S:
+            why = f"the server has refused every request for {waited:.0f} s"
+        if why:
+            raise Failure(failure.kind, f"{failure}; {why}", status=failure.status)
         if waited + pause >= REPORTED_AFTER_S and now >= self._reported + REPORTED_EVERY_S:
             self._reported = now
             warn(
@@ -229,7 +215,7 @@ class ServerPolicy:
                     del left[sent[0].key]
                     yield sent[0], Response(error=f"the server crashed on this request {MAX_OUTAGES + 1} times")
 
-    def _send_all(self, server: PolicedServer, requests: Sequence[Request]) -> Iterator[Completed]:
+    def _send_all(self, server: ServerModel, requests: Sequence[Request]) -> Iterator[Completed]:
         async def send(request: Request) -> tuple[Response | None, float]:
             """Without a response where the request, or its retry, may not be sent."""
             try:
@@ -267,7 +253,7 @@ class ServerPolicy:
             _, request, response = self._held.popleft()
             yield request, response
 
-    async def _send(self, server: PolicedServer, request: Request) -> Response:
+    async def _send(self, server: ServerModel, request: Request) -> Response:
         """The response to a request; raises where the server fails, not the request."""
         async with self._canary_check:
             started = time.monotonic()
@@ -286,7 +272,7 @@ class ServerPolicy:
                 raise ModelBroken(f"the server failed on each of the first {self._failures} requests: {response.error}")
         return response
 
-    async def _check_canary(self, server: PolicedServer, canary: Request) -> None:
+    async def _check_canary(self, server: ServerModel, canary: Request) -> None:
         """Send a request that the server answered before: where it fails now, the server is broken, not the requests."""
         started = time.monotonic()
         for pause in (0.0, *RECHECK_PAUSES_S):
@@ -300,16 +286,6 @@ class ServerPolicy:
             if time.monotonic() - started > LONG_CHECK_S:
                 break
         raise ServerBroken(f"{server.base_url} fails on every request, even on one that it answered before: {error}")
-
-
-def _max_attempts(failure: Failure) -> int:
-    if failure.throttled:
-        return THROTTLED_ATTEMPTS
-    return TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
-
-
-def _exhausted(failure: Failure, why: str) -> Failure:
-    return Failure(failure.kind, f"{failure}; {why}", status=failure.status, retry_after=failure.retry_after)
 
 
 FIRST_LIMIT = 4

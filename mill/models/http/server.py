@@ -20,9 +20,8 @@ from mill.api.message import Message
 from mill.api.model import MillModel, StreamContext, cannot_serve
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
-from mill.models.http.body import BODY_CAP
 from mill.models.http.client import Client, Reply
-from mill.models.http.failures import Failure
+from mill.models.http.failures import BODY_CAP, Failure
 from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
@@ -220,10 +219,9 @@ class ServerModel(MillModel):
         sent in the order of the samples: what it reaches are the first samples, or a smaller random draw."""
         if kind not in self._senders():
             raise cannot_serve(self, kind)
-        for special in (_continues_answer, _has_tools, wanted):
-            found = next(filter(special, requests), None)
-            if found is not None:
-                self.check(found)  # also on a replica, which got no other check
+        special = {(request.continues_answer, bool(request.tools), *wanted(request)): request for request in requests}
+        for request in special.values():
+            self.check(request)  # also on a replica, which got no other check
         ordered = requests if context.meter else sorted(requests, key=lambda request: request.prefix_order)
         return ServerPolicy(self.client, self, context).stream(ordered)
 
@@ -279,14 +277,6 @@ class ServerModel(MillModel):
                 if time.monotonic() >= deadline:
                     raise ServerGone(f"{gone}; it did not come back in {patience_s:.0f} s ({error})") from error
             time.sleep(POLL_S)
-
-
-def _has_tools(request: Request) -> bool:
-    return bool(request.tools)
-
-
-def _continues_answer(request: Request) -> bool:
-    return request.continues_answer
 
 
 async def response_to(request: Request, send: Send, before_retry: Callable[[], None] | None = None) -> Response:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from mill.support.terminal import describe, warn
 
 FETCH_TIMEOUT_S = 30.0
 MOST_FRAMES = 64  # of an animation that is sent to a server
+INLINED = 16  # media that are kept as they are sent: requests with the same ones follow each other
 CLIPPED = (
     "images of 16-bit greys are clipped at 255 as transformers does it, so most of them may be white; "
     "convert them to 8 bits to keep their contrast"
@@ -90,36 +90,17 @@ def even_indices(total: int, count: int) -> list[int]:
     return [round(step * (total - 1) / (count - 1)) for step in range(count)]
 
 
-class TextCache:
-    """The texts that were used last, at most `size` characters of them. Thread-safe."""
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._texts: OrderedDict[str, str] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: str, make: Callable[[], str]) -> str:
-        with self._lock:
-            if key in self._texts:
-                self._texts.move_to_end(key)
-                return self._texts[key]
-        text = make()  # without the lock: encoding takes long
-        with self._lock:
-            if self._texts.setdefault(key, text) is text:
-                self._free -= len(text)
-            while self._free < 0:
-                self._free += len(self._texts.popitem(last=False)[1])
-        return text
-
-
-_inlined = TextCache(1 << 27)
+_inlined: OrderedDict[str, str] = OrderedDict()  # the media that were used last, as they are sent
 
 
 def content_part(media: Media) -> dict[str, Any]:
     """A content part of the OpenAI API; URLs are sent unchanged, other media inline, encoded once for equal ones."""
     if media.is_url and media.kind != AUDIO:
         return _url_part(media.kind, media.source)
-    inline = _inlined.get(media.digest, lambda: _inline(media))
+    inline = _inlined.pop(media.digest, None) or _inline(media)
+    _inlined[media.digest] = inline
+    if len(_inlined) > INLINED:
+        _inlined.popitem(last=False)
     if media.kind == AUDIO:
         return {"type": "input_audio", "input_audio": {"data": inline, "format": "wav"}}
     return _url_part(media.kind, inline)

@@ -14,9 +14,8 @@ from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
 from mill.api.response import Response, Token
-from mill.models.http.body import BODY_CAP, SCORES_CAP, shaped
 from mill.models.http.client import Reply
-from mill.models.http.failures import Failure
+from mill.models.http.failures import BODY_CAP, SCORES_CAP, Failure, shaped
 from mill.models.http.probes import (
     BEGUN_ANSWER,
     BEGUN_DIALOG,
@@ -29,8 +28,15 @@ from mill.models.http.probes import (
 )
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat import scoring as routes
-from mill.models.openai_compat.answers import StreamedAnswer, read_answer
-from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
+from mill.models.openai_compat.answers import (
+    ServedModel,
+    StreamedAnswer,
+    TokenIds,
+    read_answer,
+    read_choice,
+    read_models,
+    read_window,
+)
 from mill.models.openai_compat.scoring import BOS, LEFT_OUT
 from mill.models.spec.backends import OLLAMA_URL
 from mill.models.spec.open import check_flag, check_whole
@@ -289,23 +295,21 @@ class OpenAICompatModel(ServerModel):
             path, body["prompt"], logprobs = "/v1/completions", request.context, {"logprobs": count}
         else:
             path, logprobs = "/v1/chat/completions", {"logprobs": True, "top_logprobs": count}
-            body["messages"] = messages_of(self._with_tools(request))
+            shown = request
+            if request.tools and self._describes_tools and not isinstance(request.context, str):
+                shown = replace(request, context=describe_tools(request.context, request.tools))
+            body["messages"] = messages_of(shown)
             body |= (self._prefill_fields or {}) if request.continues_answer else {}
             body |= self._template_fields if wanted(request) else {}
             if request.tools and not self._describes_tools:
                 body["tools"] = [tool.to_dict() for tool in request.tools]
         reply = self._check_model(await self._call(path, body, logprobs if count else {}))
-        begun = _begun_text(request) if self._repeats_prefill else ""
+        begins = self._repeats_prefill and request.continues_answer and not isinstance(request.context, str)
+        begun = request.context[-1].text if begins else ""  # type: ignore[union-attr]
         answer = self._plausible(read_answer(reply, request, self._warn, begun=begun), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)
         return answer
-
-    def _with_tools(self, request: Request) -> Request:
-        """The same request, with its tools as text where the server's template takes none."""
-        if not request.tools or not self._describes_tools or isinstance(request.context, str):
-            return request
-        return replace(request, context=describe_tools(request.context, request.tools))
 
     def _plausible(self, answer: Response, limit: int) -> Response:
         """Drop a token count that is impossible for this limit; warn where it is above the limit."""
@@ -400,11 +404,6 @@ class OpenAICompatModel(ServerModel):
     async def _tokenize(self, text: str) -> list[int]:
         reply = await self.client.post("/tokenize", {"model": self.model, "prompt": text}, SCORES_CAP)
         return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
-
-
-def _begun_text(request: Request) -> str:
-    """The start of the answer that a prompt ends with."""
-    return request.context[-1].text if request.continues_answer and not isinstance(request.context, str) else ""
 
 
 VLLM_MLX_URL = "http://127.0.0.1:8000"

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from mill.models.http.body import log_probability, shaped, token_count
 from mill.models.http.client import Client
-from mill.models.http.failures import Failure
-from mill.models.openai_compat.answers import read_finish, token_name
-from mill.models.openai_compat.schema import (
+from mill.models.http.failures import Failure, log_probability, shaped, token_count
+from mill.models.openai_compat.answers import (
     Choice,
     Completion,
     Logprobs,
     PromptToken,
     PromptTokens,
     read_choice,
+    read_finish,
     read_logprobs,
+    token_name,
 )
 from mill.models.tokens.scores import Distribution
 

@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections import deque
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,8 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _BLOCK = 1 << 26  # bytes read at a time; between two blocks a thread waits until others let it run
 _READERS = 8  # files that are read at the same time
 _SUFFIXES = {
-    ".safetensors",
-    ".bin",
-    ".gguf",
-    ".pt",
-    ".pth",
-    ".npz",
-    ".json",
-    ".jinja",
-    ".model",
-    ".txt",
-    ".py",
-    ".tiktoken",
+    *(".safetensors", ".bin", ".gguf", ".pt", ".pth", ".npz"),
+    *(".json", ".jinja", ".model", ".txt", ".py", ".tiktoken"),
 }
 
 
@@ -104,27 +95,23 @@ def _digests(paths: Sequence[Path]) -> dict[Path, str]:
     unknown = [path for path, key in keys.items() if key not in cache]
     found = {keys[path]: digest for path, digest in _read_all(unknown).items()}
     if found:
-        _write_cache({**_read_cache(), **found})
+        with contextlib.suppress(MillError):  # a failure to write only costs time
+            write_json(cache_folder() / _CACHE, {**_read_cache(), **found}, root=cache_folder())
     cache |= found
     return {path: cache[key] for path, key in keys.items()}
 
 
 def _read_all(paths: Sequence[Path]) -> dict[Path, str]:
     """The SHA-256 of each file, several at the same time, the largest ones first."""
-    waiting, found = deque(sorted(paths, key=lambda path: -path.stat().st_size)), dict[Path, str]()
+    free = threading.Semaphore(_READERS)
 
-    def read() -> None:
-        while waiting:
-            try:
-                path = waiting.popleft()
-            except IndexError:  # another one took the last
-                return
-            found[path] = _sha256(path)
+    def read(path: Path) -> str:
+        with free:
+            return _sha256(path)
 
-    readers = [Background(read) for _ in range(min(len(paths), _READERS))]
-    for reader in readers:
-        reader.result()
-    return found
+    largest_first = sorted(paths, key=lambda path: -path.stat().st_size)
+    readers = {path: Background(partial(read, path)) for path in largest_first}
+    return {path: reader.result() for path, reader in readers.items()}
 
 
 def _cache_key(path: Path) -> str:
@@ -148,13 +135,6 @@ def _read_cache() -> dict[str, str]:
         return read_file(file, dict[str, str])
     except (MillError, FileNotFoundError):
         return {}
-
-
-def _write_cache(cache: dict[str, str]) -> None:
-    """A failure to write only costs time."""
-    folder = cache_folder()
-    with contextlib.suppress(MillError):
-        write_json(folder / _CACHE, cache, root=folder)
 
 
 def _sha256(path: Path) -> str:

@@ -154,10 +154,10 @@ def make_spec(model: str, *, backend: str = "", base_url: str = "", if_served: b
     is served by an OpenAI-compatible server. With `if_served`, models that run in this process ignore the address.
     """
     head, arguments = _split_brackets(model.strip())
-    bare = not head.endswith(".py") and head not in models
+    bare = not (head.endswith((".py", ".gguf")) or head in models or ":" in head or head.startswith("mlx-community/"))
     if backend:
-        spec = _on_backend(model, head, arguments, backend) if bare else _same_backend(parse_spec(model), model, backend)
-    elif base_url and bare and _is_name(head) and not (if_served and _exists(head)):
+        spec = _on_backend(model, backend)
+    elif base_url and bare and not (if_served and _exists(head)):
         spec = Spec("openai-compat", {"model": head, **arguments})
     else:
         spec = parse_spec(model)
@@ -176,29 +176,24 @@ def backend_name(backend: str) -> str:
     return _split_brackets(backend.strip())[0]
 
 
-def _on_backend(model: str, head: str, arguments: Mapping[str, str], backend: str) -> Spec:
-    """A model that names no backend, on a separately named one."""
+def _on_backend(model: str, backend: str) -> Spec:
+    """A model on a separately named backend, which must be its own if it names one. Both may have arguments in brackets."""
     name, more = _split_brackets(backend.strip())
-    if name not in models:
+    head, arguments = _split_brackets(model.strip())
+    named: Mapping[str, str] = {}
+    if head.endswith(".py") or head in models:
+        arguments = dict((spec := parse_spec(model)).arguments)
+        if spec.backend != name:
+            named_backend = spec.backend or "of a config file"
+            raise SpecError(f"{redact_spec(model)!r} names the backend {named_backend}, and --backend {name}")
+    elif name not in models:
         raise UnknownName("backend", name, models.names())
-    named = _named(name, head)
+    else:
+        named = _named(name, head)
     twice = sorted(({*named} & {*arguments, *more}) | ({*arguments} & {*more}))
     if twice:
         raise SpecError(f"{redact_spec(model)!r} on {redact_spec(backend)!r} gives {', '.join(twice)} twice")
     return Spec(name, {**named, **arguments, **more})
-
-
-def _same_backend(spec: Spec, model: str, backend: str) -> Spec:
-    """A model that names its backend, which must be the separately named one."""
-    name, more = _split_brackets(backend.strip())
-    if spec.backend != name:
-        raise SpecError(
-            f"{redact_spec(model)!r} names the backend {spec.backend or 'of a config file'}, and --backend {name}"
-        )
-    twice = sorted({*spec.arguments} & {*more})
-    if twice:
-        raise SpecError(f"{redact_spec(model)!r} on {redact_spec(backend)!r} gives {', '.join(twice)} twice")
-    return Spec(name, {**spec.arguments, **more})
 
 
 def addresses_of(spec: Spec) -> list[str]:
@@ -210,11 +205,6 @@ def addresses_of(spec: Spec) -> list[str]:
 def at_address(spec: Spec, address: str) -> Spec:
     """The same model on one of its servers."""
     return Spec(spec.backend, {**spec.arguments, address_argument(spec.backend): address})
-
-
-def _is_name(head: str) -> bool:
-    """Whether a head names no backend: `small`, `org/small`."""
-    return ":" not in head and not head.endswith(".gguf") and not head.startswith("mlx-community/")
 
 
 def _backend_of(head: str) -> tuple[str, dict[str, str]]:

@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 from mill.models.http import client, failures, policy
-from mill.models.http.body import read_events
 from mill.models.http.client import Client
-from mill.models.http.failures import Failure
+from mill.models.http.failures import Failure, read_events
 from mill.models.http.policy import ConcurrencyLimiter, counted_calls
 from mill.models.openai_compat.answers import StreamedAnswer
 from tests.launching import environment
@@ -59,14 +58,6 @@ def test_a_permanent_failure_is_not_retried(code: int) -> None:
         assert isinstance(result, Failure)
         assert str(result).startswith(f"HTTP {code}: not so")
         assert len(server.calls) == 1
-
-
-def test_a_lasting_fault_is_an_error_of_its_call_alone() -> None:
-    with FaultServer(lambda server, path, body: status(500, "broken") if body["number"] == 3 else body) as server:
-        result = post_all(server, 6)
-        assert [result for result in result if not isinstance(result, Failure)] == [{"number": n} for n in (0, 1, 2, 4, 5)]
-        assert str(result[3]) == "HTTP 500: broken"
-        assert len(server.calls) == 5 + policy.ATTEMPTS
 
 
 @pytest.fixture
@@ -120,20 +111,6 @@ def test_an_absent_server_is_a_connection_failure() -> None:
     with pytest.raises(Failure, match=f"cannot reach {url}: Connection refused") as raised:
         Client(url).probe("GET", "/v1/models")
     assert raised.value.kind == "connection"
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"error": {"message": "too long"}}', "too long"),
-        (b'{"error": "plain"}', "plain"),
-        (b'{"detail": "fastapi"}', "fastapi"),
-        (b"<h1>Bad  gateway</h1>", "<h1>Bad gateway</h1>"),
-        (b"", "no message"),
-    ],
-)
-def test_error_message_reads_known_formats(body: bytes, message: str) -> None:
-    assert failures.error_message(body) == message
 
 
 def test_connections_and_coroutines_are_bounded_by_the_concurrency() -> None:
@@ -200,12 +177,12 @@ def stepwise(monkeypatch: pytest.MonkeyPatch, *lines: str) -> Any:
         return results(caller, [0], work)[0]
 
 
-def test_a_stream_has_the_time_of_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_has_the_time_of_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = stepwise(monkeypatch, *map(chunk, "abc"), chunk("", "stop"))
     assert reply.body["choices"] == [
         {"index": 0, "message": {"content": "abc", "reasoning_content": None}, "finish_reason": "stop"}
     ]
-    assert (reply.first_token_s, reply.token_times, reply.seconds) == (1.0, (1.0, 2.0, 3.0), 4.0)
+    assert (reply.first_token_s, reply.seconds) == (1.0, 4.0)
 
 
 def test_the_first_token_is_the_first_nonempty_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,13 +226,6 @@ def test_an_error_event_at_any_position_is_an_error(after: int) -> None:
     assert isinstance(result, Failure) and str(result) == "the server reported an error: engine died"
 
 
-@pytest.mark.parametrize("error", [{"object": "error", "message": "dead", "code": 500}, {"detail": "dead"}])
-def test_an_event_in_an_error_format_is_an_error(error: dict[str, Any]) -> None:
-    with FaultServer(lambda *_: events(chunk("par"), json.dumps(error), chunk("tial", "stop"))) as server:
-        result = stream(server)
-    assert isinstance(result, Failure) and str(result) == "the server reported an error: dead"
-
-
 ONE = b'{"choices": [{"text": "whole", "finish_reason": "stop"}]}'
 LEGAL_STREAMS = {
     "data on two lines": (
@@ -269,14 +239,6 @@ LEGAL_STREAMS = {
     ),
     "no empty lines": (b'data: {"choices": [{"text": "whole", "finish_reason": "stop"}]}\ndata: [DONE]\n',),
 }
-
-
-@pytest.mark.parametrize("pieces", LEGAL_STREAMS.values(), ids=LEGAL_STREAMS)
-def test_events_are_read_with_any_line_ending(pieces: tuple[bytes, ...]) -> None:
-    with FaultServer(lambda *_: chunked(pieces)) as server:
-        result = stream(server)
-    assert not isinstance(result, Failure), result
-    assert result.body["choices"][0]["message"]["content"] == "whole"
 
 
 @pytest.mark.parametrize("pieces", LEGAL_STREAMS.values(), ids=LEGAL_STREAMS)
@@ -314,12 +276,6 @@ def test_a_client_error_in_a_stream_is_not_retried() -> None:
             assert len(server.calls) == calls
 
 
-def test_invalid_json_in_a_stream_is_an_error() -> None:
-    with FaultServer(lambda *_: events('{"choices": [')) as server:
-        result = stream(server)
-    assert isinstance(result, Failure) and result.kind == "garbage"
-
-
 def test_latency_includes_retries_and_pauses(pauses: list[float]) -> None:
     """The latency that a user observes."""
     with FaultServer(once(status(429, Retry_After="50"))) as server:
@@ -330,7 +286,7 @@ def test_latency_includes_retries_and_pauses(pauses: list[float]) -> None:
                 return await caller.post("/ask", {}), calls
 
         ((_, (reply, calls)),) = caller.run_all([0], work)
-    assert reply.attempts == 2 and calls.retries == 1
+    assert calls.retries == 1
     assert 49 < sum(pauses) <= reply.seconds == calls.seconds
 
 
@@ -360,9 +316,8 @@ def attempts_of_two_calls(fault: Fault, number: int) -> tuple[int, int, str | No
     with FaultServer(answer) as server:
         caller = Client(server.url, timeout=5.0, concurrency=1)
         replies = [found for _, found in caller.run_all([0, 1], work)]
-        reply, calls = replies[number - 1]
-        assert calls.retries == reply.attempts - 1
-        return len(server.calls), reply.attempts, calls.retry_reason
+        _, calls = replies[number - 1]
+        return len(server.calls), calls.retries + 1, calls.retry_reason
 
 
 def test_a_connection_that_was_closed_between_two_calls_is_no_retry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,48 +340,6 @@ def test_a_new_connection_that_is_closed_without_an_answer_is_a_retry() -> None:
 def test_a_connection_that_is_closed_late_may_have_failed_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "LATEST_CLOSE_S", 0.0)
     assert attempts_of_two_calls(hang_up(), 2)[:2] == (3, 2)
-
-
-def test_the_first_token_time_of_a_retried_stream_counts_from_the_first_call() -> None:
-    def answer(server: FaultServer, *_: Any) -> Any:
-        return status(503, Retry_After="0.5") if len(server.calls) == 1 else events(chunk("yes", "stop"))
-
-    with FaultServer(answer) as server:
-        reply = stream(server)
-    assert 0.5 <= reply.first_token_s <= reply.seconds and reply.attempts == 2
-
-
-def test_a_redirect_is_not_followed_and_its_target_gets_no_key() -> None:
-    with FaultServer(lambda *_: {"choices": []}) as other:
-        target = f"{other.url}/ask?key=abc"
-        with FaultServer(lambda *_: status(307, Location=target)) as server:
-            (result,) = post_all(server, headers={"Authorization": "Bearer sk-secret"})
-            assert len(server.calls) == 1
-        assert other.headers == [] and other.calls == []
-    assert isinstance(result, Failure) and result.status == 307
-    assert f"redirects to {other.url}/ask; redirects are not followed" in str(result)
-
-
-def test_calls_work_inside_a_running_event_loop() -> None:
-    """As in a notebook."""
-
-    async def cell() -> list[Any]:
-        with FaultServer(lambda server, path, body: body) as server:
-            assert Client(server.url).probe("POST", "/ask", {"number": 7}).body == {"number": 7}
-            return post_all(server, 3)
-
-    assert asyncio.run(cell()) == [{"number": 0}, {"number": 1}, {"number": 2}]
-
-
-def test_exceptions_are_raised_inside_a_running_event_loop() -> None:
-    async def cell() -> None:
-        async def work(_: int) -> None:
-            raise ZeroDivisionError
-
-        list(Client("http://127.0.0.1:1").run_all([0], work))
-
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(cell())
 
 
 INTERRUPTED = """
@@ -516,19 +429,5 @@ def run_limiter(maximum: int, serve: Callable[[int], float], calls: int) -> Conc
     return limiter
 
 
-def test_the_limit_grows_while_throughput_grows() -> None:
-    assert run_limiter(64, lambda busy: 1.0, 1000).limit == 64
-
-
 def test_the_limit_stays_low_where_the_server_only_queues() -> None:
     assert run_limiter(64, lambda busy: busy * 0.5, 200).limit <= 10
-
-
-def test_the_limit_halves_on_a_refusal() -> None:
-    async def drive() -> int:
-        limiter = ConcurrencyLimiter(64)
-        limiter.limit = 20
-        await limiter.push_back(None)
-        return limiter.limit
-
-    assert asyncio.run(drive()) == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return inner(raw)
 
     monkeypatch.setattr(decode, "_base64", counted)
-    monkeypatch.setattr(decode, "_inlined", decode.TextCache(1 << 20))
+    monkeypatch.setattr(decode, "_inlined", OrderedDict())
     return calls
 
 
@@ -82,17 +83,6 @@ def test_questions_about_one_image_follow_each_other_and_share_its_encoding(
     order = sorted(files, key=lambda file: Media(IMAGE, file).digest)
     assert sent == [(pictures[file], question) for file in order for question in sorted(QUESTIONS)]
     assert len(encoded) == len(files)
-
-
-def test_without_room_an_image_is_encoded_for_every_request(
-    files: list[Path], encoded: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decode, "_inlined", decode.TextCache(10))
-    with FaultServer(answer) as server:
-        model = open_model(OPENAI.format(url=server.url))
-        model.ready()
-        model.generate_until([about(file, question) for question in QUESTIONS for file in files])
-    assert len(encoded) == 12
 
 
 def test_an_unreadable_image_is_an_error_of_its_requests_alone(files: list[Path]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mill.models.tokens.pieces import Pieces, can_cut, pieces_of, split_tail
+from mill.models.tokens.pieces import Pieces, can_cut
 
 CORPUS = [
     "Question: what is 2 + 2?\nAnswer: 4\n\nQuestion: why is the sky blue?\nAnswer: light, scattered\n\n\n",
@@ -103,14 +103,6 @@ def test_shared_paragraphs_are_tokenized_once() -> None:
     examples = "Example one.\n\nExample two.\n\n" * 50
     Pieces(Characters(), encode).encode([f"{examples}Question {number}" for number in range(1000)])
     assert sum(map(len, given)) < 50 * len(examples)  # of 1000
-
-
-def test_a_text_is_cut_before_letters_and_digits_alone() -> None:
-    assert pieces_of("a\n\nb\n\n- c\n\n1") == [("a\n\n", "b"), ("b\n\n- c\n\n", "1"), ("1", "")]
-    assert pieces_of("a\nb\n c", "x") == [("a\n", "b"), ("b\n c", "x")]
-    assert split_tail("a\nAnswer:") == ("a\n", "Answer:")
-    assert split_tail("a\n- b") == ("", "a\n- b")
-    assert split_tail("") == ("", "")
 
 
 def test_a_token_across_a_newline_forbids_cuts(tiny_model: Path) -> None:
