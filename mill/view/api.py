@@ -11,12 +11,12 @@ from mill.metrics.calibration import calibration as compute_calibration
 from mill.report.plot_data import choice_answer
 from mill.report.runs import RunSection
 from mill.score.recorded_run import RecordedRun
-from mill.view import check_queries, comparing, queries, tokens, usage
+from mill.view import check_queries, queries, tokens, usage
+from mill.view import compare as comparing
 from mill.view.charts import calibration_chart, sequence_chart
 from mill.view.filters import read_filter
 from mill.view.index import ResultsIndex
 from mill.view.overview import Viewer
-from mill.view.pairs import CELLS
 from mill.view.run_info import MILL, RunInfo
 from mill.view.text_diff import Shortener, diff_words
 
@@ -164,7 +164,7 @@ def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
         "a": shorten(_without_tokens(lines[0])),
         "b": shorten(_without_tokens(lines[1])),
         "cut": shorten.cut,
-        "cell": CELLS[found["cell"]],
+        "cell": comparing.CELLS[found["cell"]],
         "margin": found["margin"],
         **difference(*lines),
         "neighbours": comparing.pair_neighbours(index, chosen, found),

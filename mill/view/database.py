@@ -14,10 +14,8 @@ from pathlib import Path
 
 from mill.api.errors import RunError
 from mill.support.files import cache_folder
-from mill.view.sample_line import METRIC_COLUMNS
 
-VERSION = 5
-_VALUES = ", ".join(f"v{number} REAL" for number in range(METRIC_COLUMNS))
+VERSION = 6
 _SCHEMA = f"""
 CREATE TABLE files (
     id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, task TEXT NOT NULL, path TEXT NOT NULL,
@@ -28,7 +26,7 @@ CREATE TABLE names (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
 CREATE TABLE samples (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, offset INTEGER, length INTEGER, key INTEGER, name TEXT,
     category INTEGER, status INTEGER, flags INTEGER, prompt_tokens REAL, output_tokens REAL, seconds REAL, margin REAL,
-    worst REAL, worst_at INTEGER, prompt_key INTEGER, answer_key INTEGER, extracted_key INTEGER, {_VALUES}
+    worst REAL, worst_at INTEGER, prompt_key INTEGER, answer_key INTEGER, extracted_key INTEGER, numbers TEXT, ratios TEXT
 );
 CREATE INDEX samples_by_key ON samples (file, key);
 CREATE INDEX samples_by_name ON samples (file, name);
@@ -40,13 +38,8 @@ CREATE TABLE comparisons (
 CREATE TABLE pairs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, comparison INTEGER, file INTEGER, a INTEGER, b INTEGER, category INTEGER,
     cell INTEGER, changed INTEGER, flipped INTEGER, other_prompt INTEGER, margin REAL, value_a REAL, value_b REAL,
-    difference REAL
+    difference REAL, ratio_a TEXT, ratio_b TEXT
 );
-CREATE TABLE pair_counts (
-    comparison INTEGER, file INTEGER, category INTEGER, cell INTEGER, step INTEGER, n INTEGER, changed INTEGER,
-    flipped INTEGER, other_prompt INTEGER, no_margin INTEGER
-);
-CREATE INDEX pair_counts_by_comparison ON pair_counts (comparison);
 CREATE INDEX pairs_by_first ON pairs (comparison, a);
 CREATE VIRTUAL TABLE texts USING fts5(prompt, response, content='', detail='column', tokenize='unicode61');
 PRAGMA user_version = {VERSION};

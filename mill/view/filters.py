@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 
 from mill.api.errors import SpecError, UnknownName
 from mill.store.sample_row import STATUSES
-from mill.view.sample_line import FLAG_BITS, METRIC_COLUMNS
+from mill.view.sample_line import FLAG_BITS, value_column
 
 MOST_ROWS = 500
 SORTS = {
@@ -22,8 +23,9 @@ SORTS = {
     "seconds": "seconds",
     "margin": "margin",
     "worst_token": "worst",
-    **{f"v{number}": f"v{number}" for number in range(METRIC_COLUMNS)},
 }
+"""Beside these `v0`, `v1` and so on: the metrics of the task."""
+_METRIC = re.compile(r"v(\d{1,3})")
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,20 @@ def read_filter(given: Mapping[str, str]) -> SampleFilter:
 
 
 def read_page(given: Mapping[str, str], sorts: Mapping[str, str]) -> Page:
-    (sort,) = read_names(given.get("sort") or "order", sorts, "column")
+    sort = given.get("sort") or "order"
+    if sorts is not SORTS or not _METRIC.fullmatch(sort):
+        read_names(sort, sorts, "column")
     limit = given.get("limit", "100")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST_ROWS:
         raise SpecError(f"limit={limit[:20]}: a number from 1 to {MOST_ROWS} is needed")
     after = read_cursor(given["after"]) if given.get("after") else None
     return Page(sort, given.get("desc") == "1", int(limit), after)
+
+
+def sort_column(page: Page) -> str:
+    """The column by which samples are sorted."""
+    found = _METRIC.fullmatch(page.sort)
+    return SORTS[page.sort] if found is None else value_column(int(found[1]))
 
 
 def read_names(text: str, known: Sequence[str] | Mapping[str, Any], kind: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from mill.support.terminal import warn
 from mill.view.database import Database
 from mill.view.other_logs.find import OtherLog
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.sample_line import METRIC_COLUMNS, indexed, pair_key
+from mill.view.sample_line import MOST_METRICS, indexed, pair_key
 from mill.view.scan import scan
 
 _BATCH = 5_000
@@ -33,8 +33,8 @@ _MOST_REMEMBERED = 500
 _DAMAGED = ("malformed", "not a database", "disk I/O error", "no such table")
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
-    "margin, worst, worst_at, prompt_key, answer_key, extracted_key, {}) VALUES ({})"
-).format(", ".join(f"v{number}" for number in range(METRIC_COLUMNS)), ", ".join("?" * (17 + METRIC_COLUMNS)))
+    f"margin, worst, worst_at, prompt_key, answer_key, extracted_key, numbers, ratios) VALUES ({', '.join('?' * 19)})"
+)
 _BLOCK = 1 << 20
 
 
@@ -268,7 +268,7 @@ class _FileReader:
         except ValueError:
             self.damaged += 1
             return
-        self.metrics += [name for name in row.values if name not in self.metrics][: METRIC_COLUMNS - len(self.metrics)]
+        self.metrics += [name for name in row.values if name not in self.metrics][: MOST_METRICS - len(self.metrics)]
         columns = indexed(row, self.metrics)
         key = pair_key(row)
         while key in self._seen:  # samples with the same data: the second is paired with the second of another run

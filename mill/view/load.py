@@ -16,7 +16,7 @@ from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.score.recorded_run import distinguishing_arguments
 from mill.store.sample_row import STATUSES
 from mill.view.check_queries import list_checks
-from mill.view.comparing import PairFilter, compare_summary, list_pairs
+from mill.view.compare import PairFilter, compare_summary, list_pairs
 from mill.view.filters import SampleFilter, all_rows, read_names
 from mill.view.index import ResultsIndex
 from mill.view.queries import list_samples, read_sample

@@ -21,14 +21,14 @@ from mill.api.errors import MillError, RunError, SpecError
 from mill.checks.result import Check
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import warn
-from mill.view import api, check_queries, comparing, queries
-from mill.view.comparing import PairFilter
+from mill.view import api, check_queries, queries
+from mill.view import compare as comparing
+from mill.view.compare import JOINED, PairFilter, comparison
 from mill.view.filters import SampleFilter, all_rows
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
 from mill.view.overview import Viewer, overview
 from mill.view.page import STATIC, offline_page
-from mill.view.pairs import JOINED, comparison
 from mill.view.run_info import RunInfo, run_labels, uid_of
 
 MOST_ROWS = 5_000  # of a task

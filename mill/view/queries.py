@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,17 @@ from mill.store.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain,
 from mill.store.schema import BenchmarkResult, TaskResult
 from mill.support.files import open_regular
 from mill.support.validate import parse_json
-from mill.view.filters import SORTS, Clause, Page, SampleFilter, cursor_of, order_clause, search_query
+from mill.view.filters import Clause, Page, SampleFilter, cursor_of, order_clause, search_query, sort_column
 from mill.view.index import ResultsIndex
 from mill.view.overview import summed
 from mill.view.run_info import RunInfo
-from mill.view.sample_line import FLAG_BITS
+from mill.view.sample_line import FLAG_BITS, value_column
 
 EXCERPT = 120
 LONGEST_LISTED = 1_000_000
 _COLUMNS = (
     "samples.id, file, offset, length, name, category, status, flags, prompt_tokens, output_tokens, seconds, margin, "
-    "worst, worst_at, v0, v1, v2, v3, v4, v5"
+    "worst, worst_at, numbers"
 )
 
 
@@ -58,11 +59,10 @@ def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
     total = _count(index, chosen, files)
     more = len(rows) > chosen.page.limit
     rows = rows[: chosen.page.limit]
-    column = SORTS[chosen.page.sort]
     return {
         "total": total,
         "rows": [{**_listed(row, files), **excerpt(index, row)} for row in rows],
-        "next": cursor_of(rows[-1][column], rows[-1]["id"]) if more else None,
+        "next": cursor_of(rows[-1]["sorted"], rows[-1]["id"]) if more else None,
         "metrics": {files[number]["task"]: json.loads(files[number]["metrics"] or "[]") for number in files},
     }
 
@@ -70,8 +70,9 @@ def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
 def _rows(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) -> list[Any]:
     """The rows of a page, and one more where there is a next page."""
     clause = samples_where(index, chosen, files)
-    order = order_clause(clause, SORTS[chosen.page.sort], "id", chosen.page)
-    query = f"SELECT {_COLUMNS} FROM samples WHERE {clause.text} ORDER BY {order} LIMIT ?"
+    column = sort_column(chosen.page)
+    order = order_clause(clause, column, "id", chosen.page)
+    query = f"SELECT {_COLUMNS}, {column} AS sorted FROM samples WHERE {clause.text} ORDER BY {order} LIMIT ?"
     rows = index.database.connection().execute(query, (*clause.parameters, chosen.page.limit + 1)).fetchall()
     names = category_names(index, {row["category"] for row in rows})
     return [{**dict(row), "category_name": names[row["category"]]} for row in rows]
@@ -132,7 +133,7 @@ def _listed(row: Mapping[str, Any], files: Mapping[int, Any]) -> dict[str, Any]:
         "category": row["category_name"],
         "status": STATUSES[row["status"]],
         "flags": [name for name, bit in FLAG_BITS.items() if row["flags"] & bit],
-        "values": {name: row[f"v{number}"] for number, name in enumerate(metrics)},
+        "values": dict(zip_longest(metrics, json.loads(row["numbers"] or "[]"))),
         **{name: row[name] for name in ("prompt_tokens", "output_tokens", "seconds", "margin", "worst", "worst_at")},
     }
 
@@ -192,7 +193,9 @@ def neighbours(index: ResultsIndex, chosen: SampleFilter, name: str, task: str) 
     """The samples before and after one, in the order of a list with the same filter."""
     row = sample_row(index, chosen.run, task, name)
     files = files_of(index, chosen.run, chosen.task)
-    here = replace(chosen.page, after=(row[SORTS[chosen.page.sort]], row["id"]), limit=1)
+    query = f"SELECT {sort_column(chosen.page)} FROM samples WHERE id = ?"
+    value = index.database.connection().execute(query, (row["id"],)).fetchone()[0]
+    here = replace(chosen.page, after=(value, row["id"]), limit=1)
     found = {}
     for side, backwards in (("previous", True), ("next", False)):
         rows = _rows(index, replace(chosen, page=replace(here, backwards=backwards)), files)[:1]
@@ -234,7 +237,7 @@ def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str,
 
 def _category_values(index: ResultsIndex, files: Mapping[int, Any], category: str) -> list[float]:
     clause = samples_where(index, SampleFilter("", category=category), files)
-    query = f"SELECT v0 FROM samples WHERE {clause.text} AND v0 IS NOT NULL"
+    query = f"SELECT {value_column(0)} AS value FROM samples WHERE {clause.text} AND value IS NOT NULL"
     return [row[0] for row in index.database.connection().execute(query, clause.parameters)]
 
 

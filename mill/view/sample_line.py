@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from mill.store.sample_row import FLAGS, SampleRow, hash_docs
+from mill.support.files import json_text
 
 FLAG_BITS = {name: 1 << number for number, name in enumerate((*FLAGS, "logprobs"))}
 TOKENS = FLAG_BITS["logprobs"]
-METRIC_COLUMNS = 6  # of one task; further metrics are in the samples alone
+MOST_METRICS = 200  # of one task; further metrics are in the samples alone
 _ABSENT = (b"", b"null")
 _decode_responses = msgspec.json.Decoder(list[list[dict[str, Any]]]).decode
 
@@ -25,8 +26,6 @@ def indexed(row: SampleRow, metrics: Sequence[str]) -> tuple[Any, ...]:
     extracted answer is 0 where none is extracted.
     """
     worst, worst_at, has_tokens = _worst_token(_raw(row.responses))
-    values = [row.means.get(name) for name in metrics[:METRIC_COLUMNS]]
-    numbers = [float(value) if isinstance(value, (int, float)) and not row.error else None for value in values]
     extracted = _raw(row.extracted)
     answer = row.response if row.response is not None else row.chosen
     return (
@@ -40,9 +39,23 @@ def indexed(row: SampleRow, metrics: Sequence[str]) -> tuple[Any, ...]:
         _checksum(row.prompt),
         _checksum(answer) if answer is not None else 0,
         zlib.crc32(extracted) if extracted not in _ABSENT else 0,
-        *numbers,
-        *[None] * (METRIC_COLUMNS - len(numbers)),
+        *_values(row, metrics),
     )
+
+
+def value_column(at: int, column: str = "numbers") -> str:
+    """The value of one of the file's metrics, or of `ratios`."""
+    return f"json_extract({column}, '$[{at}]')"
+
+
+def _values(row: SampleRow, metrics: Sequence[str]) -> tuple[str | None, str | None]:
+    """The numbers of all metrics, and the log-likelihoods with their units behind those that are a ratio, as JSON."""
+    means = [None if row.error else row.means.get(name) for name in metrics]
+    numbers = [float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None for value in means]
+    found = [row.number(name) for name in metrics]
+    ratios = json_text([one if isinstance(one, tuple) else None for one in found])
+    known = any(isinstance(one, tuple) for one in found)
+    return msgspec.json.encode(numbers).decode() if metrics else None, ratios if known else None
 
 
 def pair_key(row: SampleRow) -> int:
