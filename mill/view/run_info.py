@@ -95,12 +95,12 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
     arguments = distinguishing_arguments({str(run.path): run.manifest.get("model") or {"name": run.name} for run in listed})
     models = {run.model: None for run in listed}
     counts = Counter(map(short_name, models))
-    names = {model: short_name(model) if counts[short_name(model)] == 1 else model for model in models}
-    labels = {run.uid: " ".join(filter(None, (names[run.model], arguments[str(run.path)]))) for run in listed}
+    known = {model: short_name(model) if counts[short_name(model)] == 1 else model for model in models}
+    labels = {run.uid: " ".join(filter(None, (known[run.model], arguments[str(run.path)]))) for run in listed}
     for run in listed:
         if run.tool != MILL:  # one log has one model and few tasks
             more = "" if len(run.tasks) < 3 else f" and {len(run.tasks) - 2} more"
-            labels[run.uid] = f"{names[run.model]}: {', '.join(run.tasks[:2])}{more}"
+            labels[run.uid] = f"{known[run.model]}: {', '.join(run.tasks[:2])}{more}"
     for same in _groups([run for run in listed if run.tool == MILL], labels):
         flat = {run.uid: _flat({**run.settings, **run.condition}) for run in same}
         names = {name for settings in flat.values() for name in settings}
