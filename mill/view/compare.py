@@ -31,10 +31,22 @@ from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm, mcnemar, mean_of, rate, rate_difference
 from mill.report.tables import number
 from mill.store.sample_row import FAILED, PENDING, STATUSES
-from mill.view.filters import Clause, Page, cursor_of, order_clause, read_names, read_page, search_query
+from mill.view.database import TOKENS, value_column
 from mill.view.index import ResultsIndex
-from mill.view.queries import category_names, excerpt, files_of, find_run, read_line
-from mill.view.sample_line import TOKENS, value_column
+from mill.view.queries import (
+    Clause,
+    Page,
+    category_names,
+    cursor_of,
+    excerpt,
+    files_of,
+    find_run,
+    order_clause,
+    read_line,
+    read_names,
+    read_page,
+    search_query,
+)
 from mill.view.tokens import divergence_of
 
 CELLS = BOTH_RIGHT, REGRESSION, IMPROVEMENT, BOTH_WRONG, OTHER = (

@@ -22,11 +22,9 @@ from mill.api.errors import MillError, RunError
 from mill.store.sample_row import STATUSES, read_any_row
 from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
-from mill.view.database import Database
-from mill.view.other_logs.find import OtherLog
+from mill.view.database import MOST_METRICS, Database, indexed, pair_key
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.sample_line import MOST_METRICS, indexed, pair_key
-from mill.view.scan import scan
+from mill.view.scan import OtherLog, scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500

@@ -24,11 +24,11 @@ from mill.support.terminal import warn
 from mill.view import api, check_queries, queries
 from mill.view import compare as comparing
 from mill.view.compare import JOINED, PairFilter, comparison
-from mill.view.filters import SampleFilter, all_rows
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
 from mill.view.overview import Viewer, overview
 from mill.view.page import STATIC, offline_page
+from mill.view.queries import SampleFilter, all_rows
 from mill.view.run_info import RunInfo, run_labels, uid_of
 
 MOST_ROWS = 5_000  # of a task

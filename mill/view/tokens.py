@@ -16,11 +16,10 @@ from mill.metrics.divergence import bounded_gap, common_start, exact_gaps
 from mill.store.record import distribution_file
 from mill.store.sample_schema import read_response
 from mill.support.files import encode_float
-from mill.view.filters import Page, SampleFilter
+from mill.view.database import TOKENS
 from mill.view.index import ResultsIndex
-from mill.view.queries import files_of, find_run, list_samples, read_line, sample_row
+from mill.view.queries import Page, SampleFilter, files_of, find_run, list_samples, read_line, sample_row
 from mill.view.run_info import RunInfo, file_signature
-from mill.view.sample_line import TOKENS
 
 _FILE = "tokenizer.json"
 LARGEST = 1 << 27  # bytes

@@ -17,9 +17,8 @@ from mill.api.errors import MillError
 from mill.metrics.paired import holm
 from mill.report.score_diff import diff_scores
 from mill.view.compare import compare_summary, find_pair, list_pairs, pair_neighbours, read_pair_filter
-from mill.view.filters import read_filter
 from mill.view.index import ResultsIndex
-from mill.view.queries import list_samples
+from mill.view.queries import list_samples, read_filter
 from tests.view.conftest import lines_of, uid_of_model
 
 Lines = list[dict[str, Any]]

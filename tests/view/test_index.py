@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import MillError
-from mill.view.filters import SampleFilter
 from mill.view.index import ResultsIndex
-from mill.view.queries import list_samples, read_sample, status_counts
+from mill.view.queries import SampleFilter, list_samples, read_sample, status_counts
 from mill.view.run_info import RunInfo, run_labels
 from tests.view.conftest import lines_of, uid_of_model
 
