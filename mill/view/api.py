@@ -12,8 +12,8 @@ import msgspec
 
 from mill.checks.gate import parse_rules
 from mill.metrics.calibration import calibration as compute_calibration
-from mill.report.plot_data import choice_answer
-from mill.report.runs import RunSection
+from mill.report.plots import choice_answer
+from mill.report.sections import RunSection
 from mill.score.recorded_run import RecordedRun
 from mill.view import check_queries, queries, tokens
 from mill.view import compare as comparing

@@ -15,8 +15,8 @@ from mill.checks.glossary import format_value, title
 from mill.checks.kinds import explain
 from mill.checks.result import Check, Variant, read_check
 from mill.metrics.estimate import Estimate
-from mill.report.about import check_about, listed
 from mill.report.checks import details, metric_groups
+from mill.report.sections import check_about, listed
 from mill.support.files import encode_float, json_text
 from mill.view.charts import Axis, Plot, Point, Series, charts, line_chart
 from mill.view.index import ResultsIndex
