@@ -19,8 +19,8 @@ from mill.view import check_queries, queries, tokens
 from mill.view import compare as comparing
 from mill.view.charts import calibration_chart, sequence_chart
 from mill.view.index import ResultsIndex
-from mill.view.overview import Viewer
-from mill.view.queries import SampleFilter, files_of, find_run, read_filter, samples_where, status_counts
+from mill.view.overview import Viewer, summed
+from mill.view.queries import SampleFilter, files_of, find_run, read_filter, samples_where
 from mill.view.run_info import MILL, RunInfo
 
 # Settings that are options of `mill eval` under the same name, with a value.
@@ -135,12 +135,11 @@ def _without_tokens(line: Mapping[str, Any]) -> dict[str, Any]:
     repeats = line.get("responses")
     if not isinstance(repeats, list) or not all(isinstance(one, list) for one in repeats):
         return dict(line)
-    found = [[_bare(response) for response in repeat] for repeat in repeats]
-    return {**line, "responses": found}
-
-
-def _bare(response: Any) -> Any:
-    return {name: one for name, one in response.items() if name != "tokens"} if isinstance(response, dict) else response
+    bare = [
+        [{name: part for name, part in one.items() if name != "tokens"} if isinstance(one, dict) else one for one in repeat]
+        for repeat in repeats
+    ]
+    return {**line, "responses": bare}
 
 
 def _bounded_tokens(table: list[dict[str, Any]]) -> dict[str, Any]:
@@ -239,8 +238,8 @@ BINS = 40
 
 def usage_of(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
     """Of a run, or of one of its tasks; `tasks` has the tokens of each task."""
-    info, counts = find_run(index, run), status_counts(index, run, task)
-    files = files_of(index, run, task)
+    info, files = find_run(index, run), files_of(index, run, task)
+    counts = summed(files.values())
     of_tasks = {file["task"]: _sums(index, {number: file}) for number, file in files.items()}
     sums = {name: sum(one[name] for one in of_tasks.values()) for name in ("prompt_tokens", "output_tokens")}
     times = _times(index, run, task)
@@ -278,22 +277,14 @@ def _times(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
     known: dict[str, Any] | None = index.remembered.get(key)
     if known is not None:
         return known
-    seconds = _seconds(index, run, task)
-    quantiles = {name: _quantile(seconds, share) for name, share in QUANTILES.items()} if seconds else {}
-    found = {"latency": quantiles, "histogram": _histogram(seconds)}
-    return {**index.remember(key, found)}
-
-
-def _seconds(index: ResultsIndex, run: str, task: str) -> list[float]:
     clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
     query = f"SELECT json_group_array(seconds) FROM samples WHERE {clause.text} AND seconds IS NOT NULL"
     text: str = index.database.connection().execute(query, clause.parameters).fetchone()[0]
-    return sorted(msgspec.json.decode(text, type=list[float]))  # one text is read faster than a row for each number
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of values does not exceed."""
-    return values[max(0, math.ceil(share * len(values)) - 1)]
+    seconds = sorted(msgspec.json.decode(text, type=list[float]))  # one text is read faster than a row for each number
+    # The smallest value that at least this share of values does not exceed.
+    quantiles = {name: seconds[max(0, math.ceil(share * len(seconds)) - 1)] for name, share in QUANTILES.items() if seconds}
+    found = {"latency": quantiles, "histogram": _histogram(seconds)}
+    return {**index.remember(key, found)}
 
 
 def _histogram(values: Sequence[float]) -> list[dict[str, float]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,6 +148,7 @@ class _SharedTask:
     files: tuple[Any, Any]
     metric: str
     at: tuple[int | None, int | None]
+    shared: list[str]
 
     @classmethod
     def of(cls, first: Any, second: Any, metric: str) -> _SharedTask | None:
@@ -158,7 +159,7 @@ class _SharedTask:
             return None
         chosen = metric or next(iter(shared), "")
         at = [side.index(chosen) if chosen in side else None for side in names]
-        return cls((first, second), chosen, (at[0], at[1]))
+        return cls((first, second), chosen, (at[0], at[1]), shared)
 
 
 def _shared_tasks(index: ResultsIndex, a: str, b: str, metric: str) -> list[_SharedTask]:
@@ -197,7 +198,7 @@ def comparison(index: ResultsIndex, a: str, b: str, metric: str = "") -> Any:
             statuses = [json.loads(file["statuses"]) for file in task.files]
             answered += sum(count for one in statuses for name, count in one.items() if name != PENDING)
             _insert_pairs(change, number_of, task)
-        _set_cells(change, number_of)
+        _set_cells(change, number_of, {task.files[0]["id"] for task in tasks if direction(task.metric) != LOWER})
         count = "SELECT count(*), coalesce(min(id), 0), coalesce(max(id), 0) FROM pairs WHERE comparison = ?"
         pairs, start, end = change.execute(count, (number_of,)).fetchone()
         update = "UPDATE comparisons SET unpaired = ?, first = ?, last = ? WHERE id = ?"
@@ -220,13 +221,13 @@ def _insert_pairs(change: Any, number_of: Any, task: _SharedTask) -> None:
     change.execute(_PAIR.format(**names), (number_of, second["id"], first["first"], first["last"], first["id"]))
 
 
-def _set_cells(change: Any, number_of: Any) -> None:
-    """Samples are right or wrong where the values of all pairs of a task are 0 or 1, and a failed one is wrong. Those of a
-    graded task are compared by their means: those that happen to be 0 or 1 are a selection. Where a run has no value at all,
+def _set_cells(change: Any, number_of: Any, files: Collection[int]) -> None:
+    """Samples of these files are right or wrong where the values of all pairs are 0 or 1, and a failed one is wrong. Graded
+    tasks are compared by their means: samples that happen to be 0 or 1 are a selection. Where a run has no value at all,
     none of its samples is right or wrong."""
     change.execute("UPDATE pairs SET cell = 4, difference = value_b - value_a WHERE comparison = ?", (number_of,))
     for row in change.execute(_KNOWN, (number_of,)).fetchall():
-        if row["a"] and row["b"] and not row["graded"]:
+        if row["file"] in files and row["a"] and row["b"] and not row["graded"]:
             change.execute(_SET_CELLS, (number_of, row["file"]))
 
 
@@ -318,9 +319,8 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
     for row in rows:
         groups.setdefault((row["file"], row["category"]), []).append(row)
     tasks = _shared_tasks(index, everything.a, everything.b, everything.metric)
-    graded = _graded_pairs(
-        index, everything, stored, [one for one in tasks if one.files[0]["id"] in {row["file"] for row in rows}]
-    )
+    present = {row["file"] for row in rows}
+    graded = _graded_pairs(index, everything, stored, [one for one in tasks if one.files[0]["id"] in present])
     listed = []
     for (file, category), found in groups.items():
         pairs = graded.pairs.get((file, category))
@@ -333,44 +333,30 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
     counts = _counts(rows, shared)
     compared = list(dict.fromkeys(entry["task"] for entry in listed))
     sentences = [*_verdict(index, counts, everything, compared, shared), *graded.inconclusive, *_near_ties(rows)]
-    metrics = dict.fromkeys(name for task in tasks if task.files[0]["task"] in compared for name in _names(task))
+    metrics = dict.fromkeys(name for task in tasks if task.files[0]["task"] in compared for name in task.shared)
     return {**counts, "metrics": list(metrics), "unpaired": stored["unpaired"], "groups": listed, "sentences": sentences}
 
 
-def _names(task: _SharedTask) -> list[str]:
-    first, second = (json.loads(file["metrics"] or "[]") for file in task.files)
-    return [name for name in first if name in second]
-
-
 def _graded_pairs(index: ResultsIndex, everything: PairFilter, stored: Any, tasks: Sequence[_SharedTask]) -> _Graded:
-    """The pairs with a value that are neither right nor wrong, where failures count as in the whole task."""
-    connection, found = index.database.connection(), _Graded()
-    known = {row["file"]: row for row in connection.execute(_KNOWN, (stored["id"],))}
+    """The pairs with a value that are neither right nor wrong, where failures count as in the whole task. A failed sample
+    counts as wrong beside others that have a value; a run that has none at all shows nothing."""
+    found = _Graded()
+    known = {row["file"]: row for row in index.database.connection().execute(_KNOWN, (stored["id"],))}
     for task in tasks:
         file, name = task.files[0]["id"], task.files[0]["task"]
         counts = known[file]
-        if not counts["a"] or not counts["b"]:
-            found.inconclusive += _without_value(counts, name, task.metric)
-        elif counts["graded"]:
+        if task.metric and not (counts["a"] and counts["b"]):
+            whose = "the baseline has no" if counts["b"] else "the other run has no" if counts["a"] else "the runs have no"
+            found.inconclusive.append(f"{name}: {whose} value of {task.metric}, so that the comparison is inconclusive.")
+        elif counts["graded"] or direction(task.metric) == LOWER:
             values = _values(index, replace(everything, task=name), stored)
             worst = value_of_failures([pair for pairs in values.values() for pair in pairs])
-            valued = {category: valued_pairs(pairs, worst) for category, pairs in values.items()}
-            how = _grading(
-                index, everything.a, task, any(isinstance(one[0], tuple) for some in valued.values() for one in some)
-            )
+            how = _grading(index, everything.a, task) if isinstance(worst, tuple) else _Grading(task.metric)
             if how is not None:
                 found.how[file] = how
-                found.pairs |= {(file, category): pairs for category, pairs in valued.items() if pairs}
+                pairs = {(file, category): valued_pairs(some, worst) for category, some in values.items()}
+                found.pairs |= {key: some for key, some in pairs.items() if some}
     return found
-
-
-def _without_value(counts: Any, task: str, metric: str) -> list[str]:
-    """A failed sample counts as wrong beside others that have a value; a run that has none at all shows nothing."""
-    if not metric:
-        return []
-    whose = "neither run" if not counts["a"] and not counts["b"] else "the baseline" if counts["b"] else "the other run"
-    has = "has" if whose == "neither run" else "has not"
-    return [f"{task}: {whose} {has} a single value of {metric}, so that the comparison is inconclusive."]
 
 
 def _values(index: ResultsIndex, chosen: PairFilter, stored: Any) -> dict[int, list[tuple[Value, Value]]]:
@@ -382,15 +368,12 @@ def _values(index: ResultsIndex, chosen: PairFilter, stored: Any) -> dict[int, l
     )
     found: dict[int, list[tuple[Value, Value]]] = {}
     for row in index.database.connection().execute(query, clause.parameters):
-        sides = [_value(row[f"status_{side}"], row[f"value_{side}"], row[f"ratio_{side}"]) for side in "ab"]
+        sides: list[Value] = [
+            "failed" if row[f"status_{side}"] == _FAILED else _ratio(row[f"ratio_{side}"]) or row[f"value_{side}"]
+            for side in "ab"
+        ]
         found.setdefault(row["category"], []).append((sides[0], sides[1]))
     return found
-
-
-def _value(status: int, value: float | None, ratio: str | None) -> Value:
-    if status == _FAILED:
-        return "failed"
-    return value if ratio is None else _ratio(ratio)
 
 
 def _ratio(text: str | None) -> tuple[float, float] | None:
@@ -401,10 +384,8 @@ def _ratio(text: str | None) -> tuple[float, float] | None:
     return score, units
 
 
-def _grading(index: ResultsIndex, run: str, task: _SharedTask, ratios: bool) -> _Grading | None:
-    """None for documents whose recorded score is neither their perplexity nor their bits per unit."""
-    if not ratios:
-        return _Grading(task.metric)
+def _grading(index: ResultsIndex, run: str, task: _SharedTask) -> _Grading | None:
+    """Of documents; None where the recorded score is neither their perplexity nor their bits per unit."""
     name, at = task.files[0]["task"], task.at[0]
     result = find_run(index, run).results.tasks.get(name)
     recorded = result.metrics.get(task.metric) if result is not None else None
@@ -511,18 +492,13 @@ def list_pairs(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     page, column = rows[: chosen.page.limit], SORTS[chosen.page.sort].partition(".")[2]
     return {
         "total": total,
-        "rows": [{**_listed(row, files, names), "responses": _responses(index, row)} for row in page],
+        "rows": [_listed(index, row, files, names) for row in page],
         "next": cursor_of(page[-1][column], page[-1]["id"]) if len(rows) > len(page) else None,
     }
 
 
-def _responses(index: ResultsIndex, row: Any) -> list[str | None]:
-    """The start of both answers."""
+def _listed(index: ResultsIndex, row: Any, files: Mapping[int, Any], names: Mapping[int, str]) -> dict[str, Any]:
     sides = [{name: row[f"{name}_{side}"] for name in ("file", "offset", "length")} for side in "ab"]
-    return [excerpt(index, side)["response"] for side in sides]
-
-
-def _listed(row: Any, files: Mapping[int, Any], names: Mapping[int, str]) -> dict[str, Any]:
     return {
         "task": files[row["file"]]["task"],
         "id": row["name"],
@@ -534,6 +510,7 @@ def _listed(row: Any, files: Mapping[int, Any], names: Mapping[int, str]) -> dic
         "margin": row["margin"],
         "statuses": [STATUSES[row["status_a"]], STATUSES[row["status_b"]]],
         "values": [row["value_a"], row["value_b"]],
+        "responses": [excerpt(index, side)["response"] for side in sides],
     }
 
 

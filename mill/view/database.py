@@ -146,10 +146,11 @@ _decode_responses = msgspec.json.Decoder(list[list[dict[str, Any]]]).decode
 def indexed(row: SampleRow, metrics: Sequence[str]) -> tuple[Any, ...]:
     """The columns behind the status. `metrics` are those of the task, in the order of the columns.
 
-    What was sent and answered are checksums: two samples that are paired already are compared by them. That of the
-    extracted answer is 0 where none is extracted.
+    The margin is by how much the best choice beats the second, in nats. What was sent and answered are checksums: by them
+    two samples that are paired already are compared. That of the extracted answer is 0 where none is extracted.
     """
     worst, worst_at, has_tokens = _worst_token(_raw(row.responses))
+    best = sorted((score for score in row.choice_logprobs or () if score is not None), reverse=True)
     extracted = _raw(row.extracted)
     answer = row.response if row.response is not None else row.chosen
     return (
@@ -157,7 +158,7 @@ def indexed(row: SampleRow, metrics: Sequence[str]) -> tuple[Any, ...]:
         row.prompt_tokens,
         row.output_tokens,
         row.seconds,
-        _margin(row.choice_logprobs),
+        best[0] - best[1] if len(best) > 1 and math.isfinite(best[0] - best[1]) else None,
         worst,
         worst_at,
         _checksum(row.prompt),
@@ -195,12 +196,6 @@ def _raw(part: Any) -> bytes:
 
 def _checksum(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
-
-
-def _margin(scores: Sequence[float | None] | None) -> float | None:
-    """By how much the best choice beats the second, in nats: how near to a tie the answer was."""
-    known = sorted((score for score in scores or () if score is not None), reverse=True)
-    return known[0] - known[1] if len(known) > 1 and math.isfinite(known[0] - known[1]) else None
 
 
 def _worst_token(responses: bytes) -> tuple[float | None, int | None, bool]:

@@ -239,16 +239,13 @@ class _FileReader:
         self.requests = int(known["requests"]) if known is not None else 0
         self.metrics: list[str] = json.loads(known["metrics"]) if known is not None else []
         self.statuses = dict(json.loads(known["statuses"])) if known is not None else dict.fromkeys(STATUSES, 0)
-        self.id = int(known["id"]) if known is not None else self._new_file()
+        insert, given = "INSERT INTO files (run, task, path) VALUES (?, ?, ?)", (file.run, file.task, str(file.path))
+        self.id = int(known["id"] if known is not None else change.execute(insert, given).lastrowid)
         self.first: int | None = known["first"] if known is not None else None
         self.last: int | None = known["last"] if known is not None else None
         self._names: dict[str, int] = {}
         self._seen: set[int] = set()
         self._rows: list[tuple[Any, ...]] = []
-
-    def _new_file(self) -> int:
-        values = (self.file.run, self.file.task, str(self.file.path))
-        return int(self.change.execute("INSERT INTO files (run, task, path) VALUES (?, ?, ?)", values).lastrowid)
 
     def read(self, start: int) -> Iterator[int]:
         """Yields the end of each line."""

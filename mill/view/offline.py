@@ -9,7 +9,7 @@ import base64
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import permutations
@@ -143,12 +143,11 @@ def _chosen_checks(index: ResultsIndex, patterns: Sequence[str]) -> dict[str, Ch
         return checks
     labels, run_of = run_labels(index.runs.values()), check_queries.run_finder(index)
     chosen = {run.uid for run in index.runs.values() if any(_matches(one, run, labels) for one in patterns)}
-    return {uid: check for uid, check in checks.items() if _is_about(check, run_of, chosen)}
-
-
-def _is_about(check: Check, run_of: Callable[[str], str], runs: Collection[str]) -> bool:
-    paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
-    return all(run_of(path) in runs for path in paths)
+    found: dict[str, Check] = {}
+    for uid, check in checks.items():
+        paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
+        found |= {uid: check} if all(run_of(path) in chosen for path in paths) else {}
+    return found
 
 
 def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:

@@ -21,7 +21,6 @@ from mill.support.files import open_regular
 from mill.support.validate import parse_json
 from mill.view.database import FLAG_BITS, value_column
 from mill.view.index import ResultsIndex
-from mill.view.overview import summed
 from mill.view.run_info import RunInfo
 
 MOST_ROWS = 500
@@ -172,17 +171,12 @@ def order_clause(clause: Clause, column: str, number: str, page: Page) -> str:
 def search_query(text: str) -> str:
     """The words of a search as an FTS5 query: all of them must be there, the last may be the start of a word.
 
-    Words are split where FTS5 splits texts, and quoted, so that none is an operator of its own.
+    Words are split where FTS5's tokenizer unicode61 splits texts, and quoted, so that none is an operator of its own.
     """
-    words = "".join(char if _in_word(char) else " " for char in unicodedata.normalize("NFC", text)).split()
+    kinds = ((char, unicodedata.category(char)) for char in unicodedata.normalize("NFC", text))
+    words = "".join(char if kind[0] in "LN" or kind == "Co" else " " for char, kind in kinds).split()
     quoted = [f'"{word}"' for word in words]
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else ""
-
-
-def _in_word(char: str) -> bool:
-    """Letters, numbers and private characters, as FTS5's tokenizer unicode61 has them."""
-    kind = unicodedata.category(char)
-    return kind[0] in "LN" or kind == "Co"
 
 
 EXCERPT = 120
@@ -208,11 +202,6 @@ def files_of(index: ResultsIndex, run: str, task: str = "") -> dict[int, Any]:
         tasks = [row["task"] for row in rows]
         raise UnknownName("task of this run", task[:80], tasks, hint=f"it has {', '.join(tasks[:20])}")
     return found
-
-
-def status_counts(index: ResultsIndex, run: str, task: str = "") -> dict[str, int]:
-    """Those of one run, or of one of its tasks."""
-    return summed(files_of(index, run, task).values())
 
 
 def list_samples(index: ResultsIndex, chosen: SampleFilter) -> dict[str, Any]:
@@ -371,12 +360,9 @@ def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]
     files = files_of(index, run, task)
     (file,) = files.values()
     key = ("categories", file["id"], file["last"])
-    known: list[dict[str, Any]] | None = index.remembered.get(key)
-    return known if known is not None else index.remember(key, _categories(index, files))
-
-
-def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str, Any]]:
-    (file,) = files.values()
+    if key in index.remembered:
+        known: list[dict[str, Any]] = index.remembered[key]
+        return known
     metrics = json.loads(file["metrics"] or "[]")
     connection, found = index.database.connection(), list[dict[str, Any]]()
     clause = samples_where(index, SampleFilter(), files)
@@ -386,22 +372,19 @@ def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str,
         + " FROM samples JOIN names ON names.id = category "
         f"WHERE {clause.text.replace('id BETWEEN', 'samples.id BETWEEN')} GROUP BY category ORDER BY names.text"
     )
-    for row in connection.execute(query, clause.parameters):
+    for row in connection.execute(query, clause.parameters).fetchall():
         entry = {name: row[name] for name in ("category", "n", "failed")}
         if row["graded"]:
-            values = [[value] for value in _category_values(index, files, row["category"])]
+            clause = samples_where(index, SampleFilter("", category=row["category"]), files)
+            query = f"SELECT {value_column(0)} AS value FROM samples WHERE {clause.text} AND value IS NOT NULL"
+            values = [[one[0]] for one in connection.execute(query, clause.parameters)]
             entry["estimate"] = vars(mean(values)) if values else None
         else:
             scored = row["right"] + row["wrong"]
             entry["estimate"] = vars(rate(row["right"], scored)) if scored else None
         found.append({**entry, "metric": metrics[0] if metrics else ""})
+    index.remember(key, found)
     return found
-
-
-def _category_values(index: ResultsIndex, files: Mapping[int, Any], category: str) -> list[float]:
-    clause = samples_where(index, SampleFilter("", category=category), files)
-    query = f"SELECT {value_column(0)} AS value FROM samples WHERE {clause.text} AND value IS NOT NULL"
-    return [row[0] for row in index.database.connection().execute(query, clause.parameters)]
 
 
 def score_rows(run: RunInfo) -> list[dict[str, Any]]:

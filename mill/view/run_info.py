@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from mill.api.task import RenderSettings
 from mill.score.recorded_run import distinguishing_arguments
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.schema import Results
+from mill.support.files import json_text
 
 MILL = "mill"
 _LONGEST_VALUE = 40
@@ -66,7 +68,7 @@ class RunInfo:
         given = self.manifest.get("settings", {})
         if self.tool != MILL:
             return dict(given)
-        defaults = {name: _plain(value) for name, value in vars(RenderSettings()).items()}
+        defaults = json.loads(json_text(vars(RenderSettings())))
         return {name: value for name, value in given.items() if value != defaults.get(name)}
 
     @property
@@ -134,13 +136,6 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
 def short_name(model: str) -> str:
     """The last part of a path or of a hub name."""
     return model.rstrip("/").rpartition("/")[2] or model
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def read_run(path: Path, root: Path, *, tool: str = MILL, origin: str = "") -> RunInfo:

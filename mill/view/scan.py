@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,10 @@ def scan(root: Path) -> Found:
     """`root` may also be one run, the folder of one check, or one log file."""
     found = Found()
     if root.is_file():
-        _file(root, found)
+        if root.name == CHECK:
+            found.checks.append(root)
+        elif (log := identify_log(root)) is not None:
+            found.logs.append(log)
         return found
     for folder, files in _folders(root, found):
         if MANIFEST in files:
@@ -46,13 +48,6 @@ def scan(root: Path) -> Found:
             found.checks.append(folder / CHECK)
         found.logs += logs_in(folder, files - {MANIFEST, CHECK})
     return found
-
-
-def _file(file: Path, found: Found) -> None:
-    if file.name == CHECK:
-        found.checks.append(file)
-    elif (log := identify_log(file)) is not None:
-        found.logs.append(log)
 
 
 def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
@@ -70,7 +65,7 @@ def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
             continue
         if depth and any(entry.name == EXPORT_MARKER for entry in listed):
             continue
-        files = {entry.name for entry in listed if _is_file(entry)}
+        files = {one.name for one in listed if not one.name.startswith(".") and one.is_file(follow_symlinks=False)}
         yield folder, files
         if MANIFEST in files or depth >= MOST_DEPTH:
             continue
@@ -79,10 +74,6 @@ def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
             found.skipped.append(f"{folder}: there are more than {MOST_FOLDERS:,} folders")
             continue
         waiting += [(folder / entry.name, depth + 1) for entry in inner]
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".") and entry.is_file(follow_symlinks=False)
 
 
 LM_EVAL, INSPECT = "lm-eval", "inspect_ai"
@@ -127,7 +118,8 @@ def logs_in(folder: Path, names: Collection[str]) -> list[OtherLog]:
         tool = _tool(file)
         if tool == LM_EVAL:
             samples = _samples_by_date(folder, names) if samples is None else samples
-            found.append(OtherLog(LM_EVAL, file, (file, *samples.get(_date(file), []))))
+            date = _LM_EVAL_NAME.fullmatch(name)
+            found.append(OtherLog(LM_EVAL, file, (file, *samples.get(date[1] if date else "", []))))
         elif tool is not None:
             found.append(OtherLog(tool, file, (file,)))
     return found
@@ -154,23 +146,12 @@ def _tool(file: Path) -> str | None:
     except (OSError, RunError):  # it is gone, a pipe, or may not be read
         return None
     if file.suffix == ".eval":
-        return INSPECT if _FIRST_MEMBER.match(_first_name(head)) else None
+        # The name of the first member of a zip file is behind 30 bytes, of which the last four are its length and another.
+        first = head[30:] if head.startswith(b"PK\x03\x04") else b""
+        return INSPECT if _FIRST_MEMBER.match(first) else None
     if _INSPECT_HEAD.match(head):
         return INSPECT
     return LM_EVAL if _LM_EVAL_NAME.fullmatch(file.name) and _LM_EVAL_HEAD.match(head) else None
-
-
-def _first_name(head: bytes) -> bytes:
-    """The name of the first member of a zip file; empty for other files."""
-    if len(head) < 30 or not head.startswith(b"PK\x03\x04"):
-        return b""
-    (length,) = struct.unpack_from("<H", head, 26)
-    return head[30 : 30 + length]
-
-
-def _date(file: Path) -> str:
-    found = _LM_EVAL_NAME.fullmatch(file.name)
-    return found[1] if found else ""
 
 
 def _samples_by_date(folder: Path, names: Collection[str]) -> dict[str, list[Path]]:

@@ -60,23 +60,18 @@ async def _serve(index: ResultsIndex, host: str, port: int, token: str, *, brows
             await site.start()
         except OSError as error:
             raise SpecError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
-        address = f"http://{_shown(host)}:{runner.addresses[0][1]}/?token={token}"
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{runner.addresses[0][1]}/?token={token}"
         echo(f"{index.root}: {address}")
         echo("Ctrl-C ends the server", err=True)
-        if browser and _has_display():
+        # Without a display a text browser would take over the terminal.
+        if browser and (
+            sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        ):
             await asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address)
         await _interrupted()
     finally:
         await runner.cleanup()
-
-
-def _shown(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-
-
-def _has_display() -> bool:
-    """Without one a text browser would take over the terminal."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 async def _interrupted() -> None:
@@ -327,8 +322,8 @@ def guard(token: str, host: str) -> Middleware:
 def _refusal(request: web.Request, token: str, host: str) -> tuple[int, str] | None:
     if request.method not in ("GET", "HEAD"):
         return 405, "the viewer only reads: GET is the one method"
-    name = _host_name(request.headers.get("Host", ""))
-    if not _allowed_host(name, host):
+    named = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9.-]+))(?::\d{1,5})?", request.headers.get("Host", ""))
+    if named is None or not _allowed_host(named[1] or named[2], host):
         return 403, "this server has another name"
     origin = request.headers.get("Origin")
     if origin is not None and origin != f"{request.scheme}://{request.headers.get('Host', '')}":
@@ -353,9 +348,3 @@ def _allowed_host(name: str, host: str) -> bool:
     except ValueError:
         return name == "localhost"
     return True
-
-
-def _host_name(header: str) -> str:
-    """Without the port; empty for a header that is no name and port."""
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9.-]+))(?::\d{1,5})?", header)
-    return (found[1] or found[2]) if found else ""

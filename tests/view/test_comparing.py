@@ -173,7 +173,11 @@ def test_less_of_an_error_rate_is_no_loss(edited: tuple[Path, ResultsIndex, Edit
         edit(model, "toy_gen", with_values(*({"wer": scale * (1 + at)} for at in range(40))))
     found = summary(index, task="toy_gen")
     assert found["scores"][2]["value"] == pytest.approx(20.5 / 2)
-    assert found["sentences"] == [one for one in found["sentences"] if one.startswith("wer rose from 20.5000 to 30.75")]
+    assert [one.startswith("wer rose from 20.5000 to 30.75") for one in found["sentences"]] == [True]
+    for model, value in (("one", 0.0), ("two", 1.0)):  # neither is one of which 1 is wrong
+        edit(model, "toy_gen", with_values({"failed_calls": value}))
+    found = summary(index, task="toy_gen")
+    assert (found["cells"]["other"], found["scores"][2]["value"]) == (40, 1.0)
 
 
 def test_perplexities_are_those_of_all_documents_together(edited: tuple[Path, ResultsIndex, Edit]) -> None:
