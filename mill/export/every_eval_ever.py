@@ -21,13 +21,13 @@ from mill.export.run import (
     clean,
     finite,
     flatten,
-    lower_is_better,
     message_text,
     messages_before,
     shown_text,
     target_text,
 )
 from mill.export.target import Exporter
+from mill.metrics.differences import LOWER, direction
 from mill.metrics.estimate import Estimate
 from mill.report.collect import sampled_sentences
 from mill.store.sample_row import PENDING, SampleRow
@@ -65,7 +65,9 @@ class ResultLog:
             warn(f"{clean(result.task)}: {clean(name)} is {result.metrics[name].value}, which Every Eval Ever cannot store")
         digest = hashlib.blake2b(utf8(f"{run.uid} {result.task}"), digest_size=16).digest()
         self.uuid = str(UUID(bytes=digest, version=4))
-        self.model_id, self._developer = _model(run.model)
+        named = _HUB_NAME.fullmatch(run.model) is not None  # else a local one, such as a path
+        self.model_id = run.model if named else slug(run.model.rstrip("/").rpartition("/")[2])
+        self._developer = run.model.partition("/")[0] if named else "local"
         self._id = f"{clean(result.task)}/{self.model_id}/{int(run.ended.timestamp())}"
 
     def path(self, name: str) -> str:
@@ -145,7 +147,7 @@ class ResultLog:
             "metric_config": {
                 "metric_id": clean(name),
                 "metric_name": clean(name),
-                "lower_is_better": lower_is_better(name),
+                "lower_is_better": direction(name) == LOWER,
                 "additional_details": {"n_shots": str(result.n_shots), "task_version": str(result.version)},
             },
             "score_details": {
@@ -169,6 +171,7 @@ class ResultLog:
     def _line(self, row: SampleRow, sample: RunSample, metric: str, value: float) -> dict[str, Any]:
         prompt, target, dialog = row.unrendered or row.prompt, target_text(row), bool(row.messages)
         responses = [response for repeat in sample.responses for response in repeat]
+        seconds = [response.seconds for response in responses if response.seconds is not None]
         agentic = any(response.tool_calls for response in responses)
         attribution: list[dict[str, Any]] = [] if row.extracted is None else [_attribution(row, sample)]
         return {
@@ -190,17 +193,10 @@ class ResultLog:
             "answer_attribution": attribution,
             "evaluation": {"score": value, "is_correct": row.error is None and value == 1.0},
             "token_usage": _token_usage(responses),
-            "performance": _performance(responses),
+            "performance": {"latency_ms": 1000 * sum(seconds)} if seconds else None,
             "error": row.error,
             "metadata": flatten({"category": row.category, "finish_reason": row.finish_reason}),
         }
-
-
-def _model(name: str) -> tuple[str, str]:
-    """The id and the developer of a model. One that is no name of the Hub, such as a path, is a local one."""
-    if _HUB_NAME.fullmatch(name):
-        return name, name.partition("/")[0]
-    return slug(name.rstrip("/").rpartition("/")[2]), "local"
 
 
 def _component(name: str) -> str:
@@ -290,11 +286,6 @@ def _token_usage(responses: Sequence[Response]) -> dict[str, Any] | None:
     reasoning = [one.reasoning_tokens for one in counted if one.reasoning_tokens is not None]
     total = {"input_tokens": prompt, "output_tokens": output, "total_tokens": prompt + output}
     return {**total, "reasoning_tokens": sum(reasoning) if reasoning else None}
-
-
-def _performance(responses: Sequence[Response]) -> dict[str, Any] | None:
-    seconds = [one.seconds for one in responses if one.seconds is not None]
-    return {"latency_ms": 1000 * sum(seconds)} if seconds else None
 
 
 EXPORTER = Exporter(
