@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from mill.store.sample_row import FLAGS, SampleRow, hash_docs
+from mill.store.sample_row import FLAGS, SampleRow
+from mill.support.files import hash_docs
 
 FLAG_BITS = {name: 1 << number for number, name in enumerate((*FLAGS, "logprobs"))}
 TOKENS = FLAG_BITS["logprobs"]
