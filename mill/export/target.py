@@ -101,6 +101,8 @@ def names_taking(option: str) -> str:
 
 def parse_target(text: str) -> Target:
     name, _, address = text.strip().partition(":")
+    if name == "every-eval-ever":
+        raise SpecError(f"{name} was removed: export to lm-eval or inspect, and run `every_eval_ever convert` on the files")
     exporter: Exporter = replace(exporters.get(name, hint=f"targets are {', '.join(exporters)}"), name=name)
     if address and not exporter.is_tracker:
         raise SpecError(f"{redact_address(text)}: {name} is a file format; --out names its folder")

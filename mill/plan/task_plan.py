@@ -23,8 +23,8 @@ from mill.plan.sampling import (
     stratified_order,
 )
 from mill.sandbox import refuse_unsafe_code, sandbox_warnings
-from mill.store.sample_row import hash_docs
 from mill.store.schema import SampledData
+from mill.support.files import hash_docs
 from mill.tasks import hooks
 from mill.tasks.load import Selection, letter_rendering, renderings, serve
 from mill.tasks.suite import ForcedTask

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from mill.api.errors import RunError
-from mill.store.sample_row import FLAGS, SampleRow, hash_docs
-from mill.support.files import cache_folder, json_text
+from mill.store.sample_row import FLAGS, SampleRow
+from mill.support.files import cache_folder, hash_docs, json_text
 
 VERSION = 6
 _SCHEMA = f"""

@@ -80,7 +80,7 @@ def test_what_has_no_effect_is_refused(capsys: pytest.CaptureFixture[str], resul
     run = str(results)
     assert "did you mean mlflow?" in refused(capsys, run, "--to", "mflow")
     assert "parquet is a file format; --out names its folder" in refused(capsys, run, "--to", "parquet:x")
-    assert "--out is for every-eval-ever, hub" in refused(capsys, run, "--to", "mlflow", "--out", "x")
+    assert "--out is for hub" in refused(capsys, run, "--to", "mlflow", "--out", "x")
     assert "--project is for mlflow, trackio, wandb, not for hub" in refused(capsys, run, "--to", "hub", "--project", "x")
     assert "--no_report is for" in refused(capsys, run, "--to", "hub", "--no_report")
     assert "--offline is for wandb, not for trackio" in refused(capsys, run, "--to", "trackio", "--offline")
@@ -121,8 +121,8 @@ def test_a_link_in_the_folder_of_exports_is_not_followed(results: Path, capsys: 
     target, out = results.parent / "elsewhere", results.parent / "out"
     target.mkdir()
     out.mkdir()
-    (out / "data").symlink_to(target)
-    assert main(["export", str(results), "--to", "every-eval-ever", "--out", str(out)]) == 2
+    (out / "org__odd").symlink_to(target)
+    assert main(["export", str(results), "--to", "lm-eval", "--out", str(out)]) == 2
     assert "is a link" in capsys.readouterr().err
     assert list(target.iterdir()) == []
 

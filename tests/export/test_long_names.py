@@ -35,7 +35,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize("target", ["hub", "lm-eval", "every-eval-ever", "parquet"])
+@pytest.mark.parametrize("target", ["hub", "lm-eval", "parquet"])
 def test_a_long_name_does_not_stop_an_export(
     results: Path, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,9 +15,9 @@ from mill.models.media.inputs import MediaInputs, MediaRow
 from mill.models.media.prefetch import Prefetch
 from mill.models.prefix import paths
 from mill.models.prefix.fast_path import FastPath, scores_of
-from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.paths import Verification
 from mill.models.prefix.scoring import OUT_OF_MEMORY, NotShared
+from mill.models.prefix.trie import Unsupported
 from mill.models.tokens.reasoning import opens_reasoning
 from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
 from mill.models.tokens.scores import span_scores

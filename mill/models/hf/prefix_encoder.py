@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import DataError
 from mill.models.media.inputs import MediaInputs, MediaRow
-from mill.models.prefix.pack import Unsupported
+from mill.models.prefix.trie import Unsupported
 from mill.models.tokens.rows import EmbeddedPrefix
 
 if TYPE_CHECKING:

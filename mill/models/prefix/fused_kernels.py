@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from mill.models.prefix.pack import integers
-from mill.models.prefix.rounding import is_rounded_once
-from mill.models.prefix.trie import Segment
+from mill.models.prefix.paths import is_rounded_once
+from mill.models.prefix.trie import Segment, integers
 from mill.models.tokens.scores import on_device
 from mill.support.processes import Background
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix import fused_kernels
-from mill.models.prefix.rounding import ROUNDED_ONCE, is_rounded_once, is_same_function
+from mill.models.prefix.paths import ROUNDED_ONCE, is_rounded_once, is_same_function
 
 if TYPE_CHECKING:
     import torch
