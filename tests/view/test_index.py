@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from mill.api.errors import MillError
 from mill.view.index import ResultsIndex
 from mill.view.overview import summed
 from mill.view.queries import SampleFilter, files_of, list_samples, read_sample
@@ -148,20 +147,6 @@ def test_a_second_line_of_a_sample_does_not_count(results: Path, tmp_path: Path)
     index.close()
 
 
-def test_a_replaced_file_is_read_anew(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
-    lines = file.read_text().splitlines()[:7]
-    draft = file.with_suffix(".new")
-    draft.write_text("\n".join(lines) + "\n")
-    draft.replace(file)
-    assert index.sync()
-    assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 7
-    index.close()
-
-
 def test_removed_runs_and_folders_are_forgotten(results: Path, tmp_path: Path) -> None:
     folder = copied(results, tmp_path)
     index = ResultsIndex(folder, cache=tmp_path / "index")
@@ -213,18 +198,6 @@ def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
     index.close()
 
 
-def test_a_damaged_index_is_made_anew(results: Path, tmp_path: Path) -> None:
-    first = ResultsIndex(results, cache=tmp_path)
-    first.sync()
-    path = first.database.path
-    first.close()
-    path.write_bytes(b"this is no database" * 1000)
-    second = ResultsIndex(results, cache=tmp_path)
-    second.sync()
-    assert len(second.runs) == 2
-    second.close()
-
-
 def test_an_index_of_another_version_is_made_anew(results: Path, tmp_path: Path) -> None:
     first = ResultsIndex(results, cache=tmp_path)
     first.sync()
@@ -254,11 +227,6 @@ def test_a_read_only_folder_can_be_viewed(results: Path, tmp_path: Path) -> None
         for path in [folder, *folder.rglob("*")]:
             os.chmod(path, path.stat().st_mode | 0o700)  # noqa: PTH101
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before  # nothing was written there
-
-
-def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MillError, match="does not exist"):
-        ResultsIndex(tmp_path / "nowhere")
 
 
 def test_labels_of_runs_are_different() -> None:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tests.browsing import needs_chromium, sync_api
-from tests.view.browser.results import TEXTS, ResultFiles
+from tests.view.browser.results import ResultFiles
 from tests.view.browser.shown import headers, number, params, rows
 
 pytestmark = needs_chromium
@@ -56,16 +56,6 @@ def test_prices_give_the_cost_of_a_right_answer(screens: Any, results: ResultFil
     assert params(page) == {"runs": uids["base"], "price_in": "3", "price_out": "15"}
     page.reload()
     expect(page.locator("table.list tbody td").last).to_have_text(f"${number(cost / right)}")
-
-
-def test_the_slowest_samples_come_first(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    page, _ = open_load(screens, uids, "base")
-    page.get_by_role("link", name="The slowest samples").click()
-    expect(page.locator('th[aria-sort="descending"]')).to_have_text("Time ▼")
-    wanted = sorted((one["seconds"] for one in results.runs["base"].samples("")), reverse=True)
-    column = headers(page, ".samples-table").index("Time ▼")
-    assert [row[column] for row in rows(page, ".samples-table")] == [duration(one) for one in wanted]
-    assert TEXTS in rows(page, ".samples-table")[0][1]
 
 
 def test_a_stress_check_draws_its_charts(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:

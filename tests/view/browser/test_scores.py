@@ -76,21 +76,3 @@ def test_a_task_opens_its_categories_and_a_category_its_samples(
     expect(page.locator(".samples-table tbody tr")).to_have_count(len(samples))
     assert [row[0] for row in rows(page)] == [one["id"] for one in samples]
     assert params(page)["category"] == category
-
-
-def test_rows_are_sorted_by_their_difference(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    page = open_two(screens, uids)
-    page.get_by_role("button", name="Difference").click()
-    page.get_by_role("button", name="Difference").click()
-    expect(page.locator('th[aria-sort="descending"]')).to_have_text("Difference ▼")
-    sizes = {}
-    for task, metric in ((CHOICES, "acc"), (CHOICES, "acc_norm"), (TEXTS, "exact_match"), (TEXTS, "includes")):
-        first, second = values(results, task, metric)
-        sizes[task, metric.replace("_", " ")] = abs(second["value"] - first["value"])
-    order = [
-        next(key for key in sizes if row[0].split("\n")[-2].endswith(key[0]) and row[0].endswith(f"\n{key[1]}"))
-        for row in rows(page)
-    ]
-    assert [sizes[key] for key in order] == sorted(sizes.values(), reverse=True)
-    assert sizes[order[0]] > sizes[order[-1]]
-    assert params(page)["sort"] == "difference"
