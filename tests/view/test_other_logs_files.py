@@ -182,7 +182,7 @@ def test_files_that_vanish_or_are_cut(tmp_path: Path) -> None:
         ({**SAMPLE, "id": None}, "id: expected"),
         ({**SAMPLE, "events": [{"event": "model", "output": 3}]}, "output: expected object, got int"),
         ({**SAMPLE, "attachments": {"a": "b"}, "events": 3}, "events: expected array"),
-        (SAMPLE, "a second sample 1"),
+        (SAMPLE, "sample 1: there is a second sample of this id"),
     ],
 )
 def test_a_broken_sample_is_counted(sample: Any, reason: str, tmp_path: Path) -> None:
