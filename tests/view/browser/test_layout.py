@@ -12,7 +12,7 @@ import pytest
 
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.results import ResultFiles
-from tests.view.browser.routes import SCREENS, content_of, open_route, settle
+from tests.view.browser.shown import SCREENS, content_of, open_route, settle
 
 pytestmark = needs_chromium
 expect = sync_api.expect
