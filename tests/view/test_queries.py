@@ -10,7 +10,7 @@ import pytest
 
 from mill.api.errors import MillError
 from mill.metrics.estimate import exact_interval
-from mill.view.index import ResultsIndex
+from mill.view.index import ResultsIndex, build_search
 from mill.view.overview import search_progress
 from mill.view.queries import (
     SampleFilter,
@@ -21,7 +21,6 @@ from mill.view.queries import (
     read_sample,
     search_query,
 )
-from mill.view.search import build_search
 from tests.view.conftest import lines_of, uid_of_model
 
 
