@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from mill.api.backend import Backend
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.support.files import check_path
-from mill.support.terminal import describe
+from mill.support.terminal import describe, warn
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -185,13 +185,16 @@ class Registry(Generic[T]):
         if self._plugins_read:
             return
         self._plugins_read = True
+        self._read_builtin()  # first: a package does not replace what is mill's own
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self._group):
             target = f"{point.module}:{point.attr}" if point.attr else point.module
             described = _description(target) if point.attr == DESCRIPTION else None
             for name in described.names if described else (point.name,):
-                self._entries.setdefault(name, described or target)
+                entry = self._entries.setdefault(name, described or target)
+                if _is_builtin(entry) and not _is_builtin(described or target):
+                    warn(f"{target} is left out: mill has a {self.what} {name} of its own")
 
 
 def _description(target: str) -> Backend | None:

@@ -16,8 +16,8 @@ from mill.api.errors import MillError, MissingPackage
 from mill.api.task import TaskType
 from mill.export.run import ExportedRun, clean
 from mill.export.target import Exporter
-from mill.report.about import manifest_about
-from mill.report.partial import sampled_sentences, sampled_text
+from mill.report.collect import sampled_sentences, sampled_text
+from mill.report.sections import manifest_about
 from mill.report.tables import escape, number
 from mill.store.schema import TaskResult
 from mill.support.files import short_name, slug, write_atomically

@@ -27,7 +27,7 @@ from mill.export.run import (
     target_text,
 )
 from mill.export.target import Exporter
-from mill.report.partial import first_rows, sampled_sentences
+from mill.report.collect import first_rows, sampled_sentences
 from mill.store.sample_row import PENDING, SampleRow
 from mill.store.samples import RunSample, sample_of
 from mill.store.schema import TaskResult

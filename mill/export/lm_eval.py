@@ -23,7 +23,7 @@ from mill.export.run import (
 )
 from mill.export.target import Exporter
 from mill.metrics.estimate import Estimate
-from mill.report.partial import first_rows, sampled_sentences
+from mill.report.collect import first_rows, sampled_sentences
 from mill.store.sample_row import SampleRow
 from mill.store.samples import RunSample, sample_of
 from mill.store.schema import BenchmarkResult, TaskResult

@@ -10,8 +10,7 @@ from typing import IO, Any
 
 from mill.export.run import ExportedRun, clean, is_number
 from mill.export.target import Exporter
-from mill.report.collect import COLUMNS, NUMBERS
-from mill.report.partial import decision_text, sampled_text
+from mill.report.collect import COLUMNS, NUMBERS, decision_text, sampled_text
 from mill.store.sample_row import SampleRow
 from mill.support.files import json_text, write_atomically
 

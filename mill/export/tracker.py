@@ -16,7 +16,7 @@ from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.export.target import Target, failure
 from mill.metrics.estimate import Estimate
-from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
+from mill.report.collect import decision_text, mean_name, mean_of_tasks, sampled_text
 from mill.store.folder import RESULTS
 from mill.support.files import json_text, read_bytes, write_atomically
 from mill.support.terminal import utf8

@@ -1,4 +1,5 @@
-"""Checks on the terminal: the verdict, then every metric with its interval, a column for each variant."""
+"""Checks on the terminal: the verdict, then every metric with its interval, a column for each variant. The outcomes of their
+rules as JUnit XML, which CI systems display."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mill.checks.gate import KEPT, RuleOutcome
 from mill.checks.glossary import GROUPS, METRICS, counted, format_interval, format_value, title
 from mill.checks.kinds import explain
 from mill.checks.pairing import EMPTY
@@ -188,3 +190,33 @@ def details(variant: Variant) -> list[str]:
     errors = variant.series.get("errors") or []
     lines += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:MAX_ERRORS]]
     return lines + variant.warnings
+
+
+def as_junit(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]]) -> str:
+    """A suite for each check, a case for each rule on each variant; without rules a case for each variant. An inconclusive
+    rule is a failure of type `inconclusive`. The verdicts are in the suite's output."""
+    import xml.etree.ElementTree as ET
+
+    root = ET.Element("testsuites", name="mill")
+    for check, outcomes in judged:
+        failures = sum(outcome.status != KEPT for outcome in outcomes)
+        name = f"{check.name}: {', '.join(variant.label for variant in check.variants)}"
+        count = len(outcomes) or len(check.variants)
+        suite = ET.SubElement(
+            root, "testsuite", name=_clean(name), tests=str(count), failures=str(failures), timestamp=check.created
+        )
+        for outcome in outcomes:
+            case = ET.SubElement(suite, "testcase", classname=_clean(outcome.variant), name=outcome.rule.text)
+            if outcome.status != KEPT:
+                ET.SubElement(case, "failure", type=outcome.status, message=_clean(outcome.message))
+        if not outcomes:
+            for variant in check.variants:
+                ET.SubElement(suite, "testcase", classname=_clean(variant.label), name=check.command)
+        ET.SubElement(suite, "system-out").text = _clean("\n".join(first_sentences(check.variants)))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _clean(text: str) -> str:
+    """Without control characters, which XML forbids."""
+    return "".join(char if char.isprintable() or char in "\t\n" else "\ufffd" for char in text)

@@ -13,9 +13,8 @@ from mill.checks.score_difference import PairedRuns, ValueCache
 from mill.metrics.differences import direction, unpaired_difference
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
-from mill.report.collect import run_rows
+from mill.report.collect import mean_name, run_rows
 from mill.report.listing import Listing
-from mill.report.partial import mean_name
 from mill.report.tables import dash, number, shown_name
 from mill.score.recorded_run import RecordedRun
 

@@ -22,19 +22,17 @@ from mill.api.errors import MillError, RunError
 from mill.store.sample_row import STATUSES, read_any_row
 from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
-from mill.view.database import Database
-from mill.view.other_logs.find import OtherLog
+from mill.view.database import MOST_METRICS, Database, indexed, pair_key
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.sample_line import METRIC_COLUMNS, indexed, pair_key
-from mill.view.scan import scan
+from mill.view.scan import OtherLog, scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500
 _DAMAGED = ("malformed", "not a database", "disk I/O error", "no such table")
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
-    "margin, worst, worst_at, prompt_key, answer_key, extracted_key, {}) VALUES ({})"
-).format(", ".join(f"v{number}" for number in range(METRIC_COLUMNS)), ", ".join("?" * (17 + METRIC_COLUMNS)))
+    f"margin, worst, worst_at, prompt_key, answer_key, extracted_key, numbers, ratios) VALUES ({', '.join('?' * 19)})"
+)
 _BLOCK = 1 << 20
 
 
@@ -241,16 +239,13 @@ class _FileReader:
         self.requests = int(known["requests"]) if known is not None else 0
         self.metrics: list[str] = json.loads(known["metrics"]) if known is not None else []
         self.statuses = dict(json.loads(known["statuses"])) if known is not None else dict.fromkeys(STATUSES, 0)
-        self.id = int(known["id"]) if known is not None else self._new_file()
+        insert, given = "INSERT INTO files (run, task, path) VALUES (?, ?, ?)", (file.run, file.task, str(file.path))
+        self.id = int(known["id"] if known is not None else change.execute(insert, given).lastrowid)
         self.first: int | None = known["first"] if known is not None else None
         self.last: int | None = known["last"] if known is not None else None
         self._names: dict[str, int] = {}
         self._seen: set[int] = set()
         self._rows: list[tuple[Any, ...]] = []
-
-    def _new_file(self) -> int:
-        values = (self.file.run, self.file.task, str(self.file.path))
-        return int(self.change.execute("INSERT INTO files (run, task, path) VALUES (?, ?, ?)", values).lastrowid)
 
     def read(self, start: int) -> Iterator[int]:
         """Yields the end of each line."""
@@ -268,7 +263,7 @@ class _FileReader:
         except ValueError:
             self.damaged += 1
             return
-        self.metrics += [name for name in row.values if name not in self.metrics][: METRIC_COLUMNS - len(self.metrics)]
+        self.metrics += [name for name in row.values if name not in self.metrics][: MOST_METRICS - len(self.metrics)]
         columns = indexed(row, self.metrics)
         key = pair_key(row)
         while key in self._seen:  # samples with the same data: the second is paired with the second of another run

@@ -13,7 +13,7 @@ import pytest
 from mill.api.registry import exporters
 from mill.cli.main import run as main
 from mill.export.run import ExportedRun
-from mill.export.target import parse_target
+from mill.export.target import known_exporters, parse_target
 from mill.view.scan import scan
 from tests.export.made_runs import ODD
 
@@ -57,9 +57,11 @@ def test_a_target_of_another_package(
     points = [
         EntryPoint("mill-test-names", "mill_test_names:EXPORTER", "mill.exporters"),
         EntryPoint("mill-test-broken", "mill_test_missing:EXPORTER", "mill.exporters"),
+        EntryPoint("parquet", "mill_test_names:EXPORTER", "mill.exporters"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
-    monkeypatch.setattr(exporters, "_entries", exporters.entries())
+    monkeypatch.setattr(exporters, "_entries", {})
+    monkeypatch.setattr(exporters, "_builtin", "mill.export.target:builtin_exporters")  # as in a new process
     monkeypatch.setattr(exporters, "_plugins_read", False)
     (tmp_path / "out").mkdir()
     assert main(["export", str(results), "--to", "mill-test-names", "--out", str(tmp_path / "out")]) == 0
@@ -68,6 +70,10 @@ def test_a_target_of_another_package(
     error = capsys.readouterr().err
     assert "the target mill-test-broken cannot be used: cannot import mill_test_missing" in error
     assert "lm-eval, mill-test-names, parquet, not for mlflow" in error
+    assert error.count("mill_test_names:EXPORTER is left out: mill has a target parquet of its own") == 1
+    assert [*known_exporters()].count("mill-test-names") == 1
+    assert main(["export", str(results), "--to", "parquet", "--out", str(tmp_path / "own")]) == 0
+    assert (tmp_path / "own/samples.parquet").exists()
 
 
 def test_what_has_no_effect_is_refused(capsys: pytest.CaptureFixture[str], results: Path) -> None:

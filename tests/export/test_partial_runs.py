@@ -14,7 +14,7 @@ from mill.export.parquet import write_parquet
 from mill.export.run import ExportedRun
 from mill.export.tracker import tracked
 from mill.report.collect import cells, collect, shown_columns
-from mill.report.plot_data import plot_data
+from mill.report.plots import plot_data
 from mill.score.recorded_run import read_runs
 from mill.store.folder import RunFolder
 from tests.exam_runs import run_exam

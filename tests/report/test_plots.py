@@ -15,7 +15,7 @@ import pytest
 from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
-from mill.report.plot_data import CostPlot, PlottedScore, ScorePlot, plot_data
+from mill.report.plots import CostPlot, PlottedScore, ScorePlot, plot_data
 from mill.score.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
 
@@ -122,7 +122,7 @@ def test_names_are_text(tmp_path: Path, drawn: Any) -> None:
 
 def test_labels_of_twenty_models_do_not_overlap(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from mill.report.plot_files import draw_costs, draw_scores
+    from mill.report.plots import draw_costs, draw_scores
 
     labels = [f"organisation-{index}/a-very-long-model-name-of-many-words-{index}-instruct-awq" for index in range(20)]
     scores = [PlottedScore(label, rate(30 + index, 100), index, 100.0 * (index % 3)) for index, label in enumerate(labels)]
@@ -140,7 +140,7 @@ def test_labels_of_twenty_models_do_not_overlap(tmp_path: Path) -> None:
 
 def test_names_that_are_equal_when_short_are_numbered() -> None:
     pytest.importorskip("matplotlib")
-    from mill.report.plot_files import draw_scores
+    from mill.report.plots import draw_scores
 
     labels = [f"{'a' * 40}{middle}{'b' * 40}" for middle in ("x", "y")]
     svg = draw_scores([ScorePlot("t", "acc", [PlottedScore(one, rate(1, 2), 0) for one in labels])], ["svg"])["svg"].decode()
@@ -151,7 +151,7 @@ def test_names_that_are_equal_when_short_are_numbered() -> None:
 def test_scores_that_no_axis_has_are_named(value: float, text: str) -> None:
     pytest.importorskip("matplotlib")
     from mill.metrics.estimate import Estimate
-    from mill.report.plot_files import draw_scores
+    from mill.report.plots import draw_scores
 
     scores = [PlottedScore("a", Estimate(value, None, -value, value, 3), 0), PlottedScore("b", rate(1, 2), 1)]
     assert f">{text}</text>".encode() in draw_scores([ScorePlot("t", "word_perplexity", scores)], ["svg"])["svg"]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import MillError
-from mill.view.filters import SampleFilter
 from mill.view.index import ResultsIndex
-from mill.view.queries import list_samples, read_sample, status_counts
+from mill.view.queries import SampleFilter, list_samples, read_sample, status_counts
+from mill.view.run_info import RunInfo, run_labels
 from tests.view.conftest import lines_of, uid_of_model
 
 
@@ -254,3 +254,18 @@ def test_a_read_only_folder_can_be_viewed(results: Path, tmp_path: Path) -> None
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MillError, match="does not exist"):
         ResultsIndex(tmp_path / "nowhere")
+
+
+def test_labels_of_runs_are_different() -> None:
+    """Models of two organisations with the same name, and two folders with runs of the same model and settings."""
+    names = {"a/x/default": "org1/name", "a/y/default": "org2/name", "b/x/default": "org1/name", "c/default": "org3/other"}
+    runs = [
+        RunInfo(path, path, Path(path), (), manifest={"model": {"name": name}, "settings": {}})
+        for path, name in names.items()
+    ]
+    assert run_labels(runs) == {
+        "a/x/default": "org1/name (a/x/default)",
+        "a/y/default": "org2/name",
+        "b/x/default": "org1/name (b/x/default)",
+        "c/default": "other",
+    }

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
-from mill.view.other_logs import inspect_files, inspect_samples
-from mill.view.other_logs.find import OtherLog, identify_log
+from mill.view.other_logs import inspect_files, inspect_log
 from mill.view.other_logs.inspect_files import ZipMembers, open_inspect_log
-from mill.view.scan import scan
+from mill.view.scan import OtherLog, identify_log, scan
 from tests.view.conversion import LOGS, Converted, converted
 
 DATE = "2026-01-02T03-04-05.678901"
@@ -318,7 +317,7 @@ def test_every_byte_of_a_log_may_be_damaged(tmp_path: Path) -> None:
 
 
 def test_an_attachment_that_is_used_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect_samples, "MOST_LINE", 1000)
+    monkeypatch.setattr(inspect_log, "MOST_LINE", 1000)
     once = {**SAMPLE, "attachments": {"a": "x" * 600}, "input": "attachment://a"}
     twice = {**once, "id": 2, "metadata": {"again": "attachment://a"}}
     run = run_of(tmp_path, once, twice)

@@ -11,10 +11,22 @@ import pytest
 
 from mill.api.errors import MillError
 from mill.metrics.estimate import exact_interval
-from mill.view.filters import Page, SampleFilter, all_rows, cursor_of, read_cursor, read_filter, search_query
 from mill.view.index import ResultsIndex
 from mill.view.overview import search_progress
-from mill.view.queries import categories, list_samples, neighbours, read_sample, score_rows
+from mill.view.queries import (
+    Page,
+    SampleFilter,
+    all_rows,
+    categories,
+    cursor_of,
+    list_samples,
+    neighbours,
+    read_cursor,
+    read_filter,
+    read_sample,
+    score_rows,
+    search_query,
+)
 from mill.view.search import build_search
 from tests.view.conftest import lines_of, uid_of_model
 

@@ -11,7 +11,7 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar  # type: ignore[import-untyped]
 from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
-from mill.view.comparing import PairFilter, compare_summary
+from mill.view.compare import PairFilter, compare_summary
 from mill.view.index import ResultsIndex
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.results import CATEGORIES, CHOICES, TEXTS, ResultFiles

@@ -1,10 +1,14 @@
-"""Samples that lm-eval logged. A document has a line for each filter of its task, far from each other: lines are found by
-their offsets, so that one document at a time is in memory."""
+"""A results file of lm-eval as a run, with the samples that it logged.
+
+A document has a line for each filter of its task, far from each other: lines are found by their offsets, so that one
+document at a time is in memory."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,11 +17,173 @@ from msgspec import Struct
 
 from mill.api.errors import RunError
 from mill.api.response import Response
-from mill.api.task import Opaque, Sample, Value
+from mill.api.task import Opaque, Sample, TaskType, Value
+from mill.metrics.estimate import Estimate
+from mill.store.folder import RunFolder
 from mill.store.samples import RunSample
+from mill.store.schema import BenchmarkResult, SessionEntry, TaskResult
 from mill.support.files import MOST_LINE, open_regular, read_lines
-from mill.support.validate import convert, parse_json
-from mill.view.other_logs.write import BrokenSample, ConvertedSample
+from mill.support.secrets import redact
+from mill.support.validate import convert, parse_json, read_file
+from mill.view.other_logs.write import (
+    BrokenSample,
+    ConvertedRun,
+    ConvertedSample,
+    TaskLog,
+    tool_estimate,
+    write_run,
+    write_task,
+)
+from mill.view.scan import LM_EVAL, OtherLog, task_of
+
+_STDERR = "_stderr"
+_NO_FILTER = ",none"
+_TYPES = {
+    "multiple_choice": TaskType.MULTIPLE_CHOICE,
+    "loglikelihood": TaskType.MULTIPLE_CHOICE,
+    "loglikelihood_rolling": TaskType.PERPLEXITY,
+    "generate_until": TaskType.GENERATIVE_QA,
+}
+
+
+def convert_lm_eval(log: OtherLog, folder: RunFolder) -> None:
+    found = read_file(log.path, LmEvalResults, RunError)
+    samples = {task_of(file): file for file in log.files[1:]}
+    run = _run(log, found)
+    written = [write_task(folder, run.model, _task(name, found, samples.get(name))) for name in _task_names(found, samples)]
+    run.session.requested = run.session.computed = sum(counts.responses for _, _, counts in written)
+    results = {result.task: result for _, result, _ in written}
+    write_run(folder, run, [entry for entry, _, _ in written], results.values(), _benchmarks(found, results))
+
+
+def _task_names(found: LmEvalResults, samples: Mapping[str, Path]) -> list[str]:
+    """The tasks, without groups: those have subtasks, or none of what a task has."""
+    known = found.configs.keys() | found.n_samples.keys() | samples.keys()
+    return [name for name in found.results if name in known] + [name for name in samples if name not in found.results]
+
+
+def _task(name: str, found: LmEvalResults, samples: Path | None) -> TaskLog:
+    config, count = found.configs.get(name, {}), found.n_samples.get(name)
+    shots, version = found.n_shot.get(name), found.versions.get(name)
+    n = count.effective if count else None
+    return TaskLog(
+        name,
+        None if samples is None else read_lm_eval_samples(samples, name, config),
+        metrics=estimates(found.results.get(name, {}), n or 0),
+        version=version if isinstance(version, (int, str)) else "" if version is None else str(version),
+        task_type=_TYPES.get(str(config.get("output_type")), TaskType.GENERATIVE_QA).value,
+        n_shots=shots if isinstance(shots, int) else 0,
+        n=n,
+        total=count.original if count else 0,
+        data_hash=found.task_hashes.get(name, ""),
+    )
+
+
+def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
+    """The metrics of a task or group, each with its standard error where lm-eval gives one."""
+    metrics = {}
+    for key, given in entry.items():
+        metric, comma, filter_name = key.partition(",")
+        owner = f"{metric.removesuffix(_STDERR)}{comma}{filter_name}"
+        value = _number(given)
+        if not comma or value is None or (metric.endswith(_STDERR) and owner in entry):
+            continue
+        stderr = _number(entry.get(f"{metric}{_STDERR},{filter_name}"))
+        metrics[key.removesuffix(_NO_FILTER)] = tool_estimate(value, stderr, n)
+    return metrics
+
+
+def _number(value: Any) -> float | None:
+    """A number; None for anything else, such as the "N/A" of a standard error that is not computed."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _benchmarks(found: LmEvalResults, results: Mapping[str, TaskResult]) -> Iterator[BenchmarkResult]:
+    """The groups that have metrics of their own."""
+    for name, entry in found.results.items():
+        if name in results:
+            continue
+        tasks = [task for task in _leaves(name, found.group_subtasks, set()) if task in results]
+        n = sum(results[task].n for task in tasks)
+        metrics = estimates(entry, n)
+        if metrics and tasks:
+            yield BenchmarkResult(
+                benchmark=name,
+                tasks=tasks,
+                n=n,
+                total=sum(results[task].total for task in tasks),
+                errors=sum(results[task].errors for task in tasks),
+                metrics=metrics,
+            )
+
+
+def _leaves(name: str, subtasks: Mapping[str, list[str]], seen: set[str]) -> list[str]:
+    """The tasks of a group and of the groups in it, each once."""
+    found = []
+    pending = [name]
+    while pending:
+        one = pending.pop(0)
+        if one not in seen:
+            seen.add(one)
+            below = subtasks.get(one, [])
+            found += [] if below else [one]
+            pending = [*below, *pending]
+    return found
+
+
+def _run(log: OtherLog, found: LmEvalResults) -> ConvertedRun:
+    config = found.config
+    arguments = _arguments(config.get("model_args"))
+    backend = found.model_source or str(config.get("model") or "")
+    model = found.model_name or str(arguments.get("pretrained") or arguments.get("model") or backend or "unknown")
+    versions = {"lm-eval": found.lm_eval_version, "transformers": found.transformers_version, "git": found.git_hash}
+    about = {
+        "model": {"name": model, "backend": backend, "arguments": redact(arguments), "identity": {}},
+        "settings": {name: value for name, value in _settings(found).items() if value not in (None, {}, "")},
+        "versions": {name: version for name, version in versions.items() if version},
+        "source": {"tool": LM_EVAL, "path": str(log.path)},
+    }
+    return ConvertedRun(model, about, _session(found))
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    """The model's arguments, which are an object or a text `name=value,name=value`."""
+    if isinstance(given, Mapping):
+        return {str(name): value for name, value in given.items()}
+    pairs = [part.partition("=") for part in given.split(",")] if isinstance(given, str) else []
+    return {name.strip(): value for name, equals, value in pairs if equals}
+
+
+def _settings(found: LmEvalResults) -> dict[str, Any]:
+    config, shots = found.config, set(found.n_shot.values())
+    options = config.get("gen_kwargs")
+    chat = bool(found.chat_template)
+    return {
+        "n_shots": next(iter(shots)) if len(shots) == 1 else None,
+        "seed": config.get("fewshot_seed"),
+        "gen_kwargs": _arguments(options),
+        "limit": config.get("limit"),
+        "system_prompt": found.system_instruction,
+        "apply_chat_template": chat,
+        "fewshot_as_multiturn": found.fewshot_as_multiturn if chat else None,
+        **{name: config.get(name) for name in ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed")},
+    }
+
+
+def _session(found: LmEvalResults) -> SessionEntry:
+    try:
+        seconds = float(found.total_evaluation_time_seconds or 0.0)
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.date)) if found.date else "-"
+    except (ValueError, OverflowError, OSError):
+        seconds, started = 0.0, "-"
+    return SessionEntry(
+        id="1", order=1, started=started, ended="finished", seconds=seconds if math.isfinite(seconds) else 0.0
+    )
 
 
 class LmEvalCount(Struct):
@@ -68,7 +234,7 @@ class LmEvalSample(Struct):
 
 _DOC_ID = re.compile(rb'\{"doc_id": (\d+),')
 _FIELDS = {*LmEvalSample.__struct_fields__, "doc_hash", "prompt_hash", "target_hash"}
-_NO_FILTER = "none"
+UNFILTERED = "none"
 
 Line = tuple[int, int]  # number and offset
 Read = tuple[LmEvalSample, Mapping[str, Any]]  # a line, and all of its fields
@@ -102,7 +268,7 @@ def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | Non
     order = [one.get("name") for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     names: list[str | None] = []
     for index, (sample, _) in enumerate(found):
-        own = sample.filter if sample.filter is not None else order[index] if index < len(order) else _NO_FILTER
+        own = sample.filter if sample.filter is not None else order[index] if index < len(order) else UNFILTERED
         names.append(None if str(own) in names else str(own))
     return names
 
@@ -137,7 +303,7 @@ def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
     except OSError as error:
         raise RunError(f"cannot read {file}: {error.strerror or error}") from error
     found = convert(raw, LmEvalSample, where, RunError)
-    if not _arguments(found) or len(_arguments(found)) != len(found.resps):
+    if not _requests_of(found) or len(_requests_of(found)) != len(found.resps):
         raise RunError(f"{where} is not valid: resps: a list of responses for each of the arguments is needed")
     return found, raw
 
@@ -145,7 +311,7 @@ def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
 def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> ConvertedSample:
     """A document from its lines, by filter. Requests and responses are the same in all of them."""
     first, _ = next(iter(lines.values()))
-    arguments = _arguments(first)
+    arguments = _requests_of(first)
     responses = [[_response(arguments[index], one) for one in _repeats(given)] for index, given in enumerate(first.resps)]
     repeats = min(map(len, responses))
     by_repeat = [[one[repeat] for one in responses] for repeat in range(repeats)]
@@ -170,7 +336,7 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
     return ConvertedSample(sample, chosen)
 
 
-def _arguments(sample: LmEvalSample) -> list[list[Any]]:
+def _requests_of(sample: LmEvalSample) -> list[list[Any]]:
     """The arguments of each request: the prompt, and what follows it."""
     if isinstance(sample.arguments, list):
         return [one for one in sample.arguments if one]
@@ -252,7 +418,7 @@ def _values(lines: Mapping[str, Read]) -> dict[str, list[Value]]:
         names = sample.metrics if sample.metrics is not None else [name for name in raw if name not in _FIELDS]
         for name in names:
             if name in raw:
-                named = name if filter_name == _NO_FILTER else f"{name},{filter_name}"
+                named = name if filter_name == UNFILTERED else f"{name},{filter_name}"
                 values[named] = [_value(raw[name])]
     return values
 
