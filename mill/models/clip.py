@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.backend import Backend
 from mill.api.batching import free_memory
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.message import IMAGE, Labels
@@ -20,26 +19,6 @@ from mill.models.media.decode import failure
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest, folder_digest
 from mill.support.terminal import describe, warn
-
-BACKEND = Backend(
-    name="clip",
-    aliases=("open_clip", "openclip"),
-    about="zero-shot image classification with open_clip",
-    target="mill.models.clip:ClipModel",
-    kinds=frozenset({ZERO_SHOT}),
-    modalities=frozenset({"text", IMAGE}),
-    package="open_clip",
-    extra="clip",
-    arguments={
-        "path": "architecture of open_clip, `hf-hub:org/name`, or a folder with its config and weights",
-        "pretrained": "tag of the architecture, or a checkpoint file",
-        "batch_size": "images at once",
-        "prompt_template": "text of a class, where the task has no templates",
-        "max_context_length": "tokens of a text, at most",
-        "dtype": "`float32`, `float16` or `bfloat16`",
-        "device": "`auto` is the accelerator",
-    },
-)
 
 TEXT_BATCH = 256
 CACHED_LABEL_SETS = 64

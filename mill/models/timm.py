@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.backend import Backend
 from mill.api.batching import free_memory
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
@@ -21,27 +20,6 @@ from mill.support.terminal import describe
 
 if TYPE_CHECKING:
     import torch
-
-
-BACKEND = Backend(
-    name="timm",
-    aliases=("pytorch-image-models",),
-    about="supervised image classification with a fixed head",
-    target="mill.models.timm:TimmModel",
-    kinds=frozenset({CLASSIFY}),
-    modalities=frozenset({IMAGE}),
-    package="timm",
-    extra="timm",
-    arguments={
-        "path": "model name of timm",
-        "pretrained": "load the published weights",
-        "batch_size": "images at once",
-        "num_classes": "classes of the head; the model's own unless given",
-        "checkpoint": "a file with weights",
-        "dtype": "`float32`, `float16` or `bfloat16`",
-        "device": "`auto` is the accelerator",
-    },
-)
 
 
 class TimmModel(VisionModel):
