@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import import_pandas
-from mill.metrics.estimate import Estimate
 from mill.plan.sampling import describe_choice, is_random
 from mill.report.listing import Listing
 from mill.report.tables import number, shown_name
@@ -42,15 +41,12 @@ def first_rows(tasks: Iterable[TaskResult]) -> int | None:
     """The limit with which these samples are the first rows of each task; None where all ran, or others than those."""
     known = list(tasks)
     limit = max((task.n for task in known if task.n < task.total), default=None)
-    if limit is None or not all(_is_start(task) and task.n == min(limit, task.total) for task in known):
-        return None
+    for task in known:
+        # Results of earlier versions do not say which samples ran; those of a run that stopped at its budget do.
+        starts = task.sampled.method == "first" if task.sampled is not None else not (task.pending and task.n)
+        if limit is None or not starts or task.n != min(limit, task.total):
+            return None
     return limit
-
-
-def _is_start(task: TaskResult) -> bool:
-    """Whether the samples of a task are its first rows. Results of earlier versions do not say it; those of a run that
-    stopped at its budget do."""
-    return task.sampled.method == "first" if task.sampled is not None else not (task.pending and task.n)
 
 
 def decision_text(decisions: Iterable[Decision], about: Collection[str] | None = None) -> str:
@@ -133,17 +129,12 @@ def score_rows(model: str, folder: RunFolder, results: Results) -> list[dict[str
 
 
 def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
-    """A row for each metric."""
+    """A row for each metric. `n` is the number of samples with a value: failed samples do not count."""
     shared = {**names, "total": result.total, "mean_of": mean_of_tasks(result)}
     return [
-        {**shared, "failed": failed_samples(result, metric), "metric": metric, **_estimate_columns(value)}
-        for metric, value in result.metrics.items()
+        {**shared, **vars(one), "failed": failed_samples(result, metric), "metric": metric}
+        for metric, one in result.metrics.items()
     ]
-
-
-def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
-    """`n` is the number of samples with a value: failed samples do not count."""
-    return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
 
 
 def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -163,8 +154,5 @@ def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     """A row as text; a benchmark's mean has the benchmark's name, `n` of a limited run shows the total as well."""
     texts = {**row, "task": row["task"] or mean_name(row["benchmark"], row["mean_of"])}
     texts["n"] = str(row["n"]) if row["n"] == row["total"] else f"{row['n']}/{row['total']}"
-    return [number(value) if isinstance(value := texts[column], float) else _text(value) for column in columns]
-
-
-def _text(value: Any) -> str:
-    return "-" if value is None else shown_name(str(value))
+    values = [texts[column] for column in columns]
+    return [number(one) if isinstance(one, float) else "-" if one is None else shown_name(str(one)) for one in values]

@@ -97,7 +97,9 @@ def pivot(scores: Sequence[Score], columns: Sequence[str]) -> Pivot:
     hidden = {"benchmark"} if "benchmark" not in columns else {"task"}
     others = [name for name in INDEX if name not in (*columns, *hidden)]
     varied = [name for name in others if name in ("task", "metric") or len({score.names[name] for score in scores}) > 1]
-    if "n_shots" in varied and {"task", "benchmark"} & set(columns) and _has_one_number_of_shots(scores):
+    shots = {(score.result, score.names["n_shots"]) for score in scores}
+    once = len(shots) == len({score.result for score in scores})  # whether no task was run with two
+    if "n_shots" in varied and {"task", "benchmark"} & set(columns) and once:
         varied.remove("n_shots")  # a column has its own
     table = Pivot(varied)
     for score in scores:
@@ -108,11 +110,6 @@ def pivot(scores: Sequence[Score], columns: Sequence[str]) -> Pivot:
         table.columns = dict.fromkeys(sorted(table.columns, key=lambda key: int(key[0] or -1)))
     _mark(table, columns)
     return table
-
-
-def _has_one_number_of_shots(scores: Sequence[Score]) -> bool:
-    """Whether no task was run with two."""
-    return len({(score.result, score.names["n_shots"]) for score in scores}) == len({score.result for score in scores})
 
 
 def _mark(table: Pivot, columns: Sequence[str]) -> None:

@@ -186,15 +186,11 @@ def _cost_plots(
     for series, run in runs:
         estimate, usage = run.estimate(name, metric), usages[series]
         if estimate is not None and usage.counted and drawable(estimate.value):
-            scores.append(PlottedScore(labels[run.path], estimate, series, _cost(usage, price)))
+            taken = usage.prompt + usage.output
+            cost = taken if price is None else SAMPLES * price.cost(TokenUsage(usage.prompt, usage.output))
+            scores.append(PlottedScore(labels[run.path], estimate, series, cost / usage.counted))
     axis = "tokens for a sample, prompt and output" if price is None else f"dollars for {SAMPLES:,} samples"
     return [CostPlot(name, metric, axis, scores)] if scores else []
-
-
-def _cost(usage: _Usage, price: Price | None) -> float:
-    if price is None:
-        return (usage.prompt + usage.output) / usage.counted
-    return SAMPLES * price.cost(TokenUsage(usage.prompt, usage.output)) / usage.counted
 
 
 def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -> _Usage:
@@ -209,7 +205,7 @@ def _usage(run: RecordedRun, name: str, known: dict[tuple[Path, str], _Usage]) -
 
 def _read(run: RecordedRun, task: str) -> _Usage:
     usage = _Usage()
-    for (prompt, output), answer in run.gather(task, _taken):
+    for (prompt, output), answer in run.gather(task, lambda row: (row.tokens(), choice_answer(row))):
         if prompt is not None or output is not None:
             usage.counted += 1
             usage.prompt += prompt or 0
@@ -217,11 +213,6 @@ def _read(run: RecordedRun, task: str) -> _Usage:
         if answer is not None:
             usage.answers.append(answer)
     return usage
-
-
-def _taken(row: SampleRow) -> tuple[tuple[int | None, int | None], tuple[float, bool] | None]:
-    """The tokens of a sample, and `choice_answer`."""
-    return row.tokens(), choice_answer(row)
 
 
 def choice_answer(row: SampleRow) -> tuple[float, bool] | None:
@@ -427,15 +418,14 @@ def _plain_ticks(axis: Any, most: int = 6) -> None:
     """Numbers as text: matplotlib's own are formulas on logarithmic axes."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+    def tick(value: float) -> str:
+        """Thousands as k, from 10,000 on."""
+        return f"{value / 1000:,.10g}k" if abs(value) >= 10_000 else f"{value:,.10g}"
+
     if axis.get_scale() == "log":
         first, last = axis.get_view_interval()
         axis.set_major_locator(LogLocator(subs=(1.0,) if last > 100 * first else (1.0, 2.0, 5.0)))
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
-
-
-def _tick(value: float) -> str:
-    """Thousands as k, from 10,000 on."""
-    return f"{value / 1000:,.10g}k" if abs(value) >= 10_000 else f"{value:,.10g}"
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))

@@ -19,7 +19,6 @@ from mill.store.schema import BenchmarkResult, Decision, TaskResult, failed_samp
 from mill.support.terminal import echo
 
 if TYPE_CHECKING:
-    from mill.plan.task_plan import TaskPlan
     from mill.runs.estimate import RunEstimate
     from mill.runs.evaluate import Plan
 
@@ -44,7 +43,8 @@ def print_plan(plan: Plan) -> None:
     if any(waiting) and isinstance(plan.model, CountsTokens):
         counted = plan.model.input_tokens([list(todo.values()) for todo in waiting])
     for task, requests, distinct, todo, tokens in zip(tasks, everything, all_distinct, waiting, counted, strict=True):
-        samples += _unanswered(task, todo)
+        keys = ([clone.key for request in state.open_requests() for clone in request.clones()] for state in task.states)
+        samples += sum(any(key in todo for key in one) for one in keys)  # which lack a response
         left |= todo
         counts = [len(requests), len(distinct), len(distinct) - len(todo), tokens.count if tokens is not None else 0]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
@@ -66,24 +66,15 @@ def print_plan(plan: Plan) -> None:
     if stages is not None:
         for order in stages.orders:
             echo(f"{order.group.name}: {order.used:,} samples first, up to {order.total:,} if they are needed")
-    for line in [*by_task({task.requested: _not_logged(task) for task in tasks}), *by_task(truncated)]:
+    # The warnings without those that were logged already.
+    unseen = {task.requested: task.warnings()[: -len(task.without_effect()) or None] for task in tasks}
+    for line in [*by_task(unseen), *by_task(truncated)]:
         echo(line)
     planned = plan.model.planned_paths() if isinstance(plan.model, HasPaths) else {}
     needed = {"decoding" if request.kind in (GENERATE, MULTI_ROUND) else "scoring" for request in left.values()}
     paths = [f"{stage} {path}" for stage, path in planned.items() if stage in needed]
     if paths:
         echo(f"batching: {', '.join(paths)}")
-
-
-def _not_logged(plan: TaskPlan) -> list[str]:
-    """The warnings of a plan without those that were logged already."""
-    return plan.warnings()[: -len(plan.without_effect()) or None]
-
-
-def _unanswered(plan: TaskPlan, todo: dict[str, Request]) -> int:
-    """Samples that lack a response."""
-    keys = ([clone.key for request in state.open_requests() for clone in request.clones()] for state in plan.states)
-    return sum(any(key in todo for key in one) for one in keys)
 
 
 def _estimate_line(plan: Plan, expected: RunEstimate) -> str:

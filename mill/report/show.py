@@ -123,11 +123,11 @@ def _summary(row: SampleRow, repeat: int) -> str:
         **details,
         "error": row.error,
     }
-    return "\n".join(f"{name}: {_plain(value)}" for name, value in shown.items() if value is not None)
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json_text(value)
+    return "\n".join(
+        f"{name}: {value if isinstance(value, str) else json_text(value)}"
+        for name, value in shown.items()
+        if value is not None
+    )
 
 
 def _block(title: str, text: str) -> str:

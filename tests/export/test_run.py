@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.errors import RunError
-from mill.export.run import ExportedRun, clean, flatten, lower_is_better, select_runs
+from mill.export.run import ExportedRun, clean, flatten, select_runs
 from mill.export.tracker import tracked
 from mill.store.folder import RunFolder
 from tests.export.made_runs import KEY, evaluate, only_run
@@ -143,10 +143,6 @@ def test_a_run_is_exported_once(odd_run: ExportedRun) -> None:
 def test_names_and_parameters() -> None:
     assert clean("a\x1b\ud800b") == "a\\x1b\\ud800b"
     assert flatten({"a": {"b": 1, "c": None}, "d": [1, "x"], "e": ""}, "p.") == {"p.a.b": "1", "p.d": '[1, "x"]'}
-    better = ("acc", "exact_match,strict-match", "answered", "errorless", "perplexities")
-    assert [name for name in better if lower_is_better(name)] == []
-    worse = ("word_perplexity", "bits_per_byte", "wer", "brier_score", "rmse", "word_perplexity,none")
-    assert all(map(lower_is_better, worse))
 
 
 def test_times_of_a_damaged_session_do_not_matter(tmp_path: Path) -> None:

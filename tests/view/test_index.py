@@ -12,9 +12,14 @@ import pytest
 
 from mill.api.errors import MillError
 from mill.view.index import ResultsIndex
-from mill.view.queries import SampleFilter, list_samples, read_sample, status_counts
+from mill.view.overview import summed
+from mill.view.queries import SampleFilter, files_of, list_samples, read_sample
 from mill.view.run_info import RunInfo, run_labels
 from tests.view.conftest import lines_of, uid_of_model
+
+
+def status_counts(index: ResultsIndex, run: str, task: str = "") -> dict[str, int]:
+    return summed(files_of(index, run, task).values())
 
 
 def copied(results: Path, tmp_path: Path) -> Path:

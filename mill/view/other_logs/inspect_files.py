@@ -347,10 +347,6 @@ def _eval_log(members: ZipMembers) -> InspectLog:
     return log
 
 
-def _given(sample: Any) -> Any:
-    return sample
-
-
 def _json_log(file: Path) -> InspectLog:
     """A `.json` file is read as a whole: large logs are `.eval` files. Of a sample that it has twice the last counts."""
     with open_regular(file) as handle:
@@ -364,9 +360,9 @@ def _json_log(file: Path) -> InspectLog:
         found = sample if isinstance(sample, dict) else {}
         epoch = found.get("epoch")
         seen[str(found.get("id", f"samples[{index}]")), epoch if isinstance(epoch, int) else 1] = sample
-    for (name, number), sample in seen.items():
+    for name, number in seen:
         log.epochs.setdefault(name, []).append(
-            (number, f"{file}, sample {name} of epoch {number},", partial(_given, sample))
+            (number, f"{file}, sample {name} of epoch {number},", partial(dict.get, seen, (name, number)))
         )
     return log
 

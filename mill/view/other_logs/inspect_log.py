@@ -63,6 +63,9 @@ def convert_inspect(log: OtherLog, folder: RunFolder) -> None:
         header = file.header
         run = _run(log, header)
         results, epochs = header.results, max(1, header.eval.config.epochs or 1)
+        warnings = [f"the evaluation failed: {header.error.message}"] if header.error else []
+        if header.status in ("started", "cancelled"):
+            warnings.append(f"the evaluation {'was cancelled' if header.status == 'cancelled' else 'has not ended'}")
         task = TaskLog(
             header.eval.task,
             _samples(file) if file.epochs else None,
@@ -70,7 +73,7 @@ def convert_inspect(log: OtherLog, folder: RunFolder) -> None:
             version=header.eval.task_version,
             task_type=TaskType.GENERATIVE_QA.value,
             total=header.eval.dataset.samples or 0,
-            warnings=_warnings(header),
+            warnings=warnings,
         )
         entry, result, counts = write_task(folder, run.model, task)
     run.session.requested = run.session.computed = counts.responses
@@ -101,13 +104,6 @@ def estimates(scores: Sequence[InspectScores], epochs: int, n: int) -> dict[str,
             own = f"{name}/{metric}" if metric != mean else name
             metrics[own] = tool_estimate(value, stderr if metric == mean else None, score.scored_samples or n)
     return metrics
-
-
-def _warnings(header: InspectHeader) -> list[str]:
-    warnings = [f"the evaluation failed: {header.error.message}"] if header.error else []
-    if header.status in ("started", "cancelled"):
-        warnings.append("the evaluation was cancelled" if header.status == "cancelled" else "the evaluation has not ended")
-    return warnings
 
 
 def _run(log: OtherLog, header: InspectHeader) -> ConvertedRun:
@@ -192,14 +188,13 @@ def tool_results(message: InspectMessage, later: Sequence[InspectMessage]) -> tu
     calls = message.tool_calls or []
     if any(call.id not in answers for call in calls):
         return ()
-    return tuple(_tool_result(call.function, answers[call.id]) for call in calls)
-
-
-def _tool_result(name: str, message: InspectMessage) -> ToolResult:
-    error = message.error
-    outcome = _OUTCOMES.get(error.type, ERROR) if error else OK
-    output = text_of(message) or (error.message if error else "")
-    return ToolResult(name, output, outcome, str(message.tool_call_id or ""))
+    found = []
+    for call in calls:
+        message, error = answers[call.id], answers[call.id].error
+        outcome = _OUTCOMES.get(error.type, ERROR) if error else OK
+        output = text_of(message) or (error.message if error else "")
+        found.append(ToolResult(call.function, output, outcome, str(message.tool_call_id or "")))
+    return tuple(found)
 
 
 def has_media(messages: Sequence[InspectMessage]) -> bool:
@@ -210,7 +205,10 @@ def has_media(messages: Sequence[InspectMessage]) -> bool:
 
 def as_json(message: InspectMessage, *, media: bool = True) -> dict[str, Any]:
     """A message as `Message.to_json` writes it. With `media`, images, audio and videos are data URLs or addresses."""
-    shown: dict[str, Any] = {"role": message.role, "content": _content(message, media)}
+    content: str | list[dict[str, str]] = text_of(message)
+    if isinstance(message.content, list) and any(part.type not in ("text", "reasoning") for part in message.content):
+        content = [_part(part, media) for part in message.content if part.type != "reasoning"]
+    shown: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         shown["tool_calls"] = [call.message() for call in tool_calls(message)]
     if message.role == "tool":
@@ -219,17 +217,6 @@ def as_json(message: InspectMessage, *, media: bool = True) -> dict[str, Any]:
         if message.error and not text_of(message):
             shown["content"] = message.error.message
     return shown
-
-
-def _content(message: InspectMessage, media: bool) -> str | list[dict[str, str]]:
-    if isinstance(message.content, str):
-        return message.content
-    parts = [_part(part, media) for part in message.content if part.type != "reasoning"]
-    return text_of(message) if all(part["type"] == "text" for part in parts) and _only_text(message) else parts
-
-
-def _only_text(message: InspectMessage) -> bool:
-    return isinstance(message.content, str) or all(part.type in ("text", "reasoning") for part in message.content)
 
 
 def _part(part: InspectContent, media: bool) -> dict[str, str]:
@@ -272,7 +259,12 @@ def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
     sample = first.sample
     prompt = json_text([as_json(message, media=False) for message in first.prompt])
     dialog = any(len(epoch.responses) > 1 or has_media(epoch.before) for epoch in epochs)
-    answers, values = [_answer(epoch.sample) for epoch in epochs], _values(epochs)
+    # The answer that the first scorer read, of those that did.
+    scores = [(epoch.sample.scores or {}).values() for epoch in epochs]
+    answers = [next((score.answer for score in some if score.answer is not None), None) for some in scores]
+    by_epoch = [_epoch_values(epoch.sample.scores or {}) for epoch in epochs]
+    names = dict.fromkeys(name for found in by_epoch for name in found)
+    values = {name: [found.get(name) for found in by_epoch] for name in names}
     details = [_details(epoch.sample) for epoch in epochs]
     limited = any(epoch.sample.limit and epoch.sample.limit.type in _ROUND_LIMITS for epoch in epochs)
     scored = RunSample(
@@ -299,7 +291,8 @@ def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
 def _epoch(data: Any, where: str) -> Epoch:
     sample: InspectSample = convert(_resolved(data, where), InspectSample, where, RunError)
     calls = _model_calls(sample, where)
-    messages = sample.messages or _input(sample)
+    given = [InspectMessage(role="user", content=sample.input)] if isinstance(sample.input, str) else sample.input
+    messages = sample.messages or given
     generated = [
         index for index, message in enumerate(messages) if message.role == "assistant" and message.source != "input"
     ]
@@ -309,10 +302,6 @@ def _epoch(data: Any, where: str) -> Epoch:
     prompt = messages[: generated[0]] if generated else messages
     before = messages[: generated[-1]] if generated else messages
     return Epoch(sample, responses, prompt, before, _tools(calls.values()))
-
-
-def _input(sample: InspectSample) -> list[InspectMessage]:
-    return [InspectMessage(role="user", content=sample.input)] if isinstance(sample.input, str) else sample.input
 
 
 def _resolved(data: Any, where: str) -> Any:
@@ -393,18 +382,6 @@ def _doc(sample: InspectSample) -> dict[str, Any]:
         for name, value in {**shown, "choices": sample.choices, "metadata": sample.metadata}.items()
         if value not in (None, {})
     }
-
-
-def _answer(sample: InspectSample) -> str | None:
-    """The answer that the first scorer read, of those that did."""
-    return next((score.answer for score in (sample.scores or {}).values() if score.answer is not None), None)
-
-
-def _values(epochs: Sequence[Epoch]) -> dict[str, list[Value]]:
-    """Score -> its value in each epoch."""
-    by_epoch = [_epoch_values(epoch.sample.scores or {}) for epoch in epochs]
-    names = dict.fromkeys(name for found in by_epoch for name in found)
-    return {name: [found.get(name) for found in by_epoch] for name in names}
 
 
 def _epoch_values(scores: Mapping[str, InspectScore]) -> dict[str, Value]:

@@ -281,17 +281,14 @@ def _documents(file: Path) -> tuple[dict[str, list[Line]], list[BrokenSample]]:
         if not line.strip():
             continue
         found = _DOC_ID.match(line)
+        where = f"{file}, line {number},"
         try:
-            name = found[1].decode() if found else _doc_id(line, f"{file}, line {number},")
+            name = found[1] if found else convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id
         except RunError as error:
             broken.append(BrokenSample(str(error)))
             continue
-        documents.setdefault(name, []).append((number, offset))
+        documents.setdefault(name.decode() if isinstance(name, bytes) else str(name), []).append((number, offset))
     return documents, broken
-
-
-def _doc_id(line: bytes, where: str) -> str:
-    return str(convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id)
 
 
 def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
@@ -312,7 +309,8 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
     """A document from its lines, by filter. Requests and responses are the same in all of them."""
     first, _ = next(iter(lines.values()))
     arguments = _requests_of(first)
-    responses = [[_response(arguments[index], one) for one in _repeats(given)] for index, given in enumerate(first.resps)]
+    draws = [given if isinstance(given, list) and given else [given] for given in first.resps]
+    responses = [[_response(arguments[index], one) for one in some] for index, some in enumerate(draws)]
     repeats = min(map(len, responses))
     by_repeat = [[one[repeat] for one in responses] for repeat in range(repeats)]
     contexts = [_text(one[0]) for one in arguments]
@@ -347,10 +345,6 @@ def _text(prompt: Any) -> str:
     """A prompt; messages for a server are a text in a list of one."""
     one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
     return one if isinstance(one, str) else str(one)
-
-
-def _repeats(given: Any) -> list[Any]:
-    return given if isinstance(given, list) and given else [given]
 
 
 def _response(arguments: Sequence[Any], given: Any) -> Response:

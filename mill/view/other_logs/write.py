@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from msgspec import structs
 
 from mill.api.errors import RunError
 from mill.metrics.estimate import Estimate, around, exact_interval, is_proportion
+from mill.metrics.paired import inside
 from mill.score.results import MOST_LISTED, count_flags
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.sample_row import columns_of, line_of, run_columns, write_lines
@@ -110,13 +111,6 @@ def tool_estimate(value: float, stderr: float | None, n: int) -> Estimate:
     return estimate
 
 
-def _within_scale(estimate: Estimate, values: tuple[float, float] | None) -> Estimate:
-    """The interval of a mean of values between 0 and 1 has no other ones."""
-    if values is None or not 0 <= values[0] <= values[1] <= 1 or estimate.low is None or estimate.high is None:
-        return estimate
-    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
-
-
 def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry, TaskResult, SampleCounts]:
     """Write the samples of a task; its entries in manifest.json and results.json. Broken samples are counted."""
     counts = SampleCounts()
@@ -132,6 +126,11 @@ def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry,
     entry = TaskEntry(
         task.version, n, total, task.data_hash, task.name, task.task_type, task.n_shots, warnings=task.warnings
     )
+    metrics = dict(task.metrics)
+    for name, one in metrics.items():  # the interval of a mean of values between 0 and 1 has no other ones
+        first, last = counts.ranges.get(name, (-1.0, -1.0))
+        if 0 <= first <= last <= 1 and one.low is not None and one.high is not None:
+            metrics[name] = inside(one)
     result = TaskResult(
         task=task.name,
         task_type=task.task_type,
@@ -140,7 +139,7 @@ def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry,
         n=n,
         total=total,
         errors=counts.errors,
-        metrics={name: _within_scale(one, counts.ranges.get(name)) for name, one in task.metrics.items()},
+        metrics=metrics,
         warnings=task.warnings,
         failures=counts.failures,
         data_hash=task.data_hash,
@@ -198,11 +197,8 @@ def nested_deeper(data: Any, levels: int) -> bool:
     """Whether lists and objects are nested deeper than so many levels."""
     level = [data]
     for _ in range(levels):
-        level = [part for one in level if isinstance(one, (dict, list, tuple)) for part in _parts(one)]
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [part for one in inner if isinstance(one, (list, tuple)) for part in one]
         if not level:
             return False
     return True
-
-
-def _parts(one: Any) -> Iterable[Any]:
-    return one.values() if isinstance(one, dict) else one
