@@ -17,10 +17,9 @@ from mill.score.recorded_run import distinguishing_arguments
 from mill.store.sample_row import STATUSES
 from mill.view.check_queries import list_checks
 from mill.view.compare import PairFilter, compare_summary, list_pairs
-from mill.view.index import ResultsIndex
+from mill.view.index import ResultsIndex, build_search
 from mill.view.queries import SampleFilter, all_rows, list_samples, read_names, read_sample
 from mill.view.run_info import RunInfo, run_labels
-from mill.view.search import build_search
 
 if TYPE_CHECKING:
     import pandas as pd

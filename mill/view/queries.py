@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError, SpecError, UnknownName
@@ -17,10 +16,9 @@ from mill.metrics.aggregate import mean
 from mill.metrics.paired import rate
 from mill.store.sample_row import FAILED, GRADED, RIGHT, STATUSES, WRONG, plain, read_any_row, unescaped, with_status
 from mill.store.schema import BenchmarkResult, TaskResult
-from mill.support.files import open_regular
 from mill.support.validate import parse_json
 from mill.view.database import FLAG_BITS, value_column
-from mill.view.index import ResultsIndex
+from mill.view.index import ResultsIndex, raw_line
 from mill.view.run_info import RunInfo
 
 MOST_ROWS = 500
@@ -329,16 +327,6 @@ def read_line(index: ResultsIndex, row: Any) -> dict[str, Any]:
         return with_status(unescaped(data), read_any_row(raw))
     except ValueError as error:
         raise RunError(f"{path} at byte {row['offset']} is not a sample: {error}") from error
-
-
-def raw_line(index: ResultsIndex, row: Any) -> tuple[str, bytes]:
-    path = index.database.connection().execute("SELECT path FROM files WHERE id = ?", (row["file"],)).fetchone()["path"]
-    try:
-        with open_regular(Path(path)) as handle:
-            handle.seek(row["offset"])
-            return path, handle.read(row["length"])
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
 def neighbours(index: ResultsIndex, chosen: SampleFilter, name: str, task: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from aiohttp.typedefs import Middleware
 from mill.api.errors import MillError, SpecError
 from mill.support.files import json_text
 from mill.support.terminal import echo, utf8, warn
-from mill.view.index import ResultsIndex, sync_forever
+from mill.view.index import ResultsIndex, build_search, raw_line, sync_forever
 from mill.view.overview import Viewer, overview, update
 from mill.view.page import OFFLINE, live_page, policy
 
@@ -122,7 +122,6 @@ async def _background(app: web.Application) -> AsyncIterator[None]:
     def searching() -> None:
         stopped.wait(_FIRST_PAGE_S)
         from mill.view import api  # noqa: F401  the first page needs little; what the others need is imported after it
-        from mill.view.search import build_search
 
         while not stopped.is_set():
             if changed.wait(0.5):
@@ -198,7 +197,7 @@ async def _raw(request: web.Request) -> web.Response:
     index, given = request.app[VIEWER].index, request.query
 
     def read() -> web.Response:
-        from mill.view.queries import raw_line, sample_row
+        from mill.view.queries import sample_row
 
         row = sample_row(index, given.get("run", ""), given.get("t", ""), given.get("id", ""))
         headers = {"Content-Disposition": 'attachment; filename="sample.json"'}

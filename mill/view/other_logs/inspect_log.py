@@ -22,7 +22,7 @@ from mill.metrics.estimate import Estimate
 from mill.store.folder import RunFolder
 from mill.store.sample_row import ROUNDS
 from mill.store.samples import RunSample
-from mill.store.schema import SessionEntry
+from mill.store.schema import SessionEntry, TaskResult
 from mill.support.files import MOST_LINE, json_text
 from mill.support.secrets import redact
 from mill.support.validate import convert
@@ -41,15 +41,7 @@ from mill.view.other_logs.inspect_files import (
     in_order,
     open_inspect_log,
 )
-from mill.view.other_logs.write import (
-    BrokenSample,
-    ConvertedRun,
-    ConvertedSample,
-    TaskLog,
-    tool_estimate,
-    write_run,
-    write_task,
-)
+from mill.view.other_logs.write import Converted, ConvertedTask, tool_estimate, write_run
 from mill.view.scan import INSPECT, OtherLog
 
 _MEANS = ("accuracy", "mean")
@@ -61,32 +53,23 @@ _NO_SETTINGS = ("max_connections", "max_retries", "timeout")  # of the generatio
 def convert_inspect(log: OtherLog, folder: RunFolder) -> None:
     with open_inspect_log(log.path) as file:
         header = file.header
-        run = _run(log, header)
-        results, epochs = header.results, max(1, header.eval.config.epochs or 1)
+        found, epochs, total = header.results, max(1, header.eval.config.epochs or 1), header.eval.dataset.samples or 0
+        metrics = estimates(found.scores, epochs, found.completed_samples // epochs) if found else {}
         warnings = [f"the evaluation failed: {header.error.message}"] if header.error else []
         if header.status in ("started", "cancelled"):
             warnings.append(f"the evaluation {'was cancelled' if header.status == 'cancelled' else 'has not ended'}")
-        task = TaskLog(
-            header.eval.task,
-            _samples(file) if file.epochs else None,
-            metrics=estimates(results.scores, epochs, results.completed_samples // epochs) if results else {},
-            version=header.eval.task_version,
-            task_type=TaskType.GENERATIVE_QA.value,
-            total=header.eval.dataset.samples or 0,
-            warnings=warnings,
-        )
-        entry, result, counts = write_task(folder, run.model, task)
-    run.session.requested = run.session.computed = counts.responses
-    run.session.failed = counts.errors
-    write_run(folder, run, [entry], [result])
+        kind, version = TaskType.GENERATIVE_QA.value, header.eval.task_version
+        result = TaskResult(header.eval.task, kind, version, 0, 0, total, errors=0, metrics=metrics, warnings=warnings)
+        task = ConvertedTask(result, _samples(file) if file.epochs else None)
+        write_run(folder, _about(log, header), _session(header), [task])
 
 
-def _samples(file: InspectLog) -> Iterator[ConvertedSample | BrokenSample]:
+def _samples(file: InspectLog) -> Iterator[Converted]:
     for name in in_order(list(file.epochs), file.header.eval.dataset.sample_ids or ()):
         try:
             yield convert_sample(list(file.read(name)))
         except (RunError, RecursionError) as error:
-            yield BrokenSample(str(error))
+            yield str(error)
 
 
 def estimates(scores: Sequence[InspectScores], epochs: int, n: int) -> dict[str, Estimate]:
@@ -106,19 +89,18 @@ def estimates(scores: Sequence[InspectScores], epochs: int, n: int) -> dict[str,
     return metrics
 
 
-def _run(log: OtherLog, header: InspectHeader) -> ConvertedRun:
+def _about(log: OtherLog, header: InspectHeader) -> dict[str, Any]:
     """inspect_ai names a model `PROVIDER/MODEL`."""
     spec = header.eval
     backend, slash, name = spec.model.partition("/")
     arguments = {**spec.model_args, **({"base_url": spec.model_base_url} if spec.model_base_url else {})}
     model = name if slash else spec.model
-    about = {
+    return {
         "model": {"name": model, "backend": backend, "arguments": redact(arguments), "identity": {}},
         "settings": {name: value for name, value in _settings(header).items() if value not in (None, {}, [])},
         "versions": spec.packages,
         "source": {"tool": INSPECT, "path": str(log.path)},
     }
-    return ConvertedRun(model, about, _session(header))
 
 
 def _settings(header: InspectHeader) -> dict[str, Any]:
@@ -252,7 +234,7 @@ class Epoch:
         return self.sample.uuid or f"{self.sample.id}/{self.sample.epoch}"
 
 
-def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
+def convert_sample(raw: Sequence[tuple[Any, str]]) -> Converted:
     """A sample from its epochs, each as JSON with the file that it is in."""
     epochs = [_epoch(data, where) for data, where in raw]
     first = epochs[0]
@@ -285,7 +267,7 @@ def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
         choices=sample.choices or (),
         details=details if any(details) else (),
     )
-    return ConvertedSample(scored, _choice_columns(sample, answers[0], values))
+    return scored, _choice_columns(sample, answers[0], values)
 
 
 def _epoch(data: Any, where: str) -> Epoch:

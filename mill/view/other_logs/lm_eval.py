@@ -25,15 +25,7 @@ from mill.store.schema import BenchmarkResult, SessionEntry, TaskResult
 from mill.support.files import MOST_LINE, open_regular, read_lines
 from mill.support.secrets import redact
 from mill.support.validate import convert, parse_json, read_file
-from mill.view.other_logs.write import (
-    BrokenSample,
-    ConvertedRun,
-    ConvertedSample,
-    TaskLog,
-    tool_estimate,
-    write_run,
-    write_task,
-)
+from mill.view.other_logs.write import Converted, ConvertedTask, tool_estimate, write_run
 from mill.view.scan import LM_EVAL, OtherLog, task_of
 
 _STDERR = "_stderr"
@@ -49,34 +41,30 @@ _TYPES = {
 def convert_lm_eval(log: OtherLog, folder: RunFolder) -> None:
     found = read_file(log.path, LmEvalResults, RunError)
     samples = {task_of(file): file for file in log.files[1:]}
-    run = _run(log, found)
-    written = [write_task(folder, run.model, _task(name, found, samples.get(name))) for name in _task_names(found, samples)]
-    run.session.requested = run.session.computed = sum(counts.responses for _, _, counts in written)
-    results = {result.task: result for _, result, _ in written}
-    write_run(folder, run, [entry for entry, _, _ in written], results.values(), _benchmarks(found, results))
-
-
-def _task_names(found: LmEvalResults, samples: Mapping[str, Path]) -> list[str]:
-    """The tasks, without groups: those have subtasks, or none of what a task has."""
+    # The tasks, without groups: those have subtasks, or none of what a task has.
     known = found.configs.keys() | found.n_samples.keys() | samples.keys()
-    return [name for name in found.results if name in known] + [name for name in samples if name not in found.results]
+    names = [name for name in found.results if name in known] + [name for name in samples if name not in found.results]
+    tasks = {name: _task(name, found, samples.get(name)) for name in names}
+    results = {name: task.result for name, task in tasks.items()}
+    write_run(folder, _about(log, found), _session(found), tasks.values(), _benchmarks(found, results))
 
 
-def _task(name: str, found: LmEvalResults, samples: Path | None) -> TaskLog:
+def _task(name: str, found: LmEvalResults, samples: Path | None) -> ConvertedTask:
     config, count = found.configs.get(name, {}), found.n_samples.get(name)
     shots, version = found.n_shot.get(name), found.versions.get(name)
-    n = count.effective if count else None
-    return TaskLog(
+    n = count.effective if count else 0
+    result = TaskResult(
         name,
-        None if samples is None else read_lm_eval_samples(samples, name, config),
-        metrics=estimates(found.results.get(name, {}), n or 0),
-        version=version if isinstance(version, (int, str)) else "" if version is None else str(version),
-        task_type=_TYPES.get(str(config.get("output_type")), TaskType.GENERATIVE_QA).value,
-        n_shots=shots if isinstance(shots, int) else 0,
-        n=n,
-        total=count.original if count else 0,
+        _TYPES.get(str(config.get("output_type")), TaskType.GENERATIVE_QA).value,
+        version if isinstance(version, (int, str)) else "" if version is None else str(version),
+        shots if isinstance(shots, int) else 0,
+        n,
+        count.original if count else 0,
+        errors=0,
+        metrics=estimates(found.results.get(name, {}), n),
         data_hash=found.task_hashes.get(name, ""),
     )
+    return ConvertedTask(result, None if samples is None else read_lm_eval_samples(samples, name, config))
 
 
 def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
@@ -136,19 +124,18 @@ def _leaves(name: str, subtasks: Mapping[str, list[str]], seen: set[str]) -> lis
     return found
 
 
-def _run(log: OtherLog, found: LmEvalResults) -> ConvertedRun:
+def _about(log: OtherLog, found: LmEvalResults) -> dict[str, Any]:
     config = found.config
     arguments = _arguments(config.get("model_args"))
     backend = found.model_source or str(config.get("model") or "")
     model = found.model_name or str(arguments.get("pretrained") or arguments.get("model") or backend or "unknown")
     versions = {"lm-eval": found.lm_eval_version, "transformers": found.transformers_version, "git": found.git_hash}
-    about = {
+    return {
         "model": {"name": model, "backend": backend, "arguments": redact(arguments), "identity": {}},
         "settings": {name: value for name, value in _settings(found).items() if value not in (None, {}, "")},
         "versions": {name: version for name, version in versions.items() if version},
         "source": {"tool": LM_EVAL, "path": str(log.path)},
     }
-    return ConvertedRun(model, about, _session(found))
 
 
 def _arguments(given: Any) -> dict[str, Any]:
@@ -240,7 +227,7 @@ Line = tuple[int, int]  # number and offset
 Read = tuple[LmEvalSample, Mapping[str, Any]]  # a line, and all of its fields
 
 
-def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[ConvertedSample | BrokenSample]:
+def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[Converted]:
     """The documents of a samples file in their order; `config` is the task's, as in the results."""
     try:
         documents, broken = _documents(file)
@@ -255,11 +242,11 @@ def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> It
                 names = _filters(found, config)
                 yield _sample({name: one for name, one in zip(names, found, strict=True) if name is not None}, task, config)
             except (RunError, RecursionError) as error:
-                yield BrokenSample(str(error))
+                yield str(error)
                 continue
             for (number, _), name in zip(lines, names, strict=True):
                 if name is None:
-                    yield BrokenSample(f"{file}, line {number}, is a second line of its document")
+                    yield f"{file}, line {number}, is a second line of its document"
 
 
 def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | None]:
@@ -273,7 +260,7 @@ def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | Non
     return names
 
 
-def _documents(file: Path) -> tuple[dict[str, list[Line]], list[BrokenSample]]:
+def _documents(file: Path) -> tuple[dict[str, list[Line]], list[str]]:
     """The lines of each document, and what is no line of a document."""
     documents: dict[str, list[Line]] = {}
     broken = []
@@ -285,7 +272,7 @@ def _documents(file: Path) -> tuple[dict[str, list[Line]], list[BrokenSample]]:
         try:
             name = found[1] if found else convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id
         except RunError as error:
-            broken.append(BrokenSample(str(error)))
+            broken.append(str(error))
             continue
         documents.setdefault(name.decode() if isinstance(name, bytes) else str(name), []).append((number, offset))
     return documents, broken
@@ -305,7 +292,7 @@ def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
     return found, raw
 
 
-def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> ConvertedSample:
+def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> Converted:
     """A document from its lines, by filter. Requests and responses are the same in all of them."""
     first, _ = next(iter(lines.values()))
     arguments = _requests_of(first)
@@ -331,7 +318,7 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
         extracted=chosen.get("chosen") if choices else _extracted(first, arguments),
         choices=choices,
     )
-    return ConvertedSample(sample, chosen)
+    return sample, chosen
 
 
 def _requests_of(sample: LmEvalSample) -> list[list[Any]]:
