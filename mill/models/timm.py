@@ -127,7 +127,7 @@ class TimmModel(VisionModel):
     def _pixels(self, image: Any) -> Any:
         return self.transform(image)
 
-    def _answer_batch(self, groups: Sequence[Sequence[Request]], pixels: Sequence[Any]) -> list[list[Response]]:
+    def _answer_batch(self, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
         import torch
 
         if any(image is None for image in pixels):
@@ -136,8 +136,7 @@ class TimmModel(VisionModel):
         with torch.inference_mode():
             logits = self.model(stacked.to(memory_format=torch.channels_last))
         scores = logits.float().softmax(dim=1).cpu()
-        rows = scores.split(1)
-        return [[self._ranked(request, row) for request in group] for group, row in zip(groups, rows, strict=True)]
+        return [self._ranked(request, row) for request, row in zip(requests, scores.split(1), strict=True)]
 
     def _ranked(self, request: Request, row: torch.Tensor) -> Response:
         if row.shape[1] != len(request.labels):
