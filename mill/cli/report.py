@@ -59,7 +59,7 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
 
 def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
     from mill.report.checks import as_junit
-    from mill.report.markdown import report_markdown
+    from mill.report.sections import report_markdown
 
     if form == "md":
         return report_markdown(sections, lambda check: judge(check, rules))
