@@ -228,51 +228,24 @@ def _read_check(path: Path) -> CheckSection:
     return CheckSection(check, check_about(check, path / FILE if path.is_dir() else path))
 
 
-def only_checks(sections: Sequence[Section]) -> list[Check]:
-    return [section.check for section in sections if isinstance(section, CheckSection)]
-
-
-@dataclass(frozen=True)
-class IndexRow:
-    """A section in the index; `anchor` is the id of its heading."""
-
-    kind: str
-    name: str
-    when: str
-    result: list[str]
-    anchor: str
-
-
-def index_rows(sections: Sequence[Section]) -> list[IndexRow]:
-    return [_row(section, f"section-{number}") for number, section in enumerate(sections, 1)]
-
-
-def _row(section: Section, anchor: str) -> IndexRow:
-    if not isinstance(section, CheckSection):
-        return IndexRow("eval", section.name, section.when, [section.main_scores], anchor)
-    check = section.check
-    labels = [variant.label for variant in check.variants]
-    name = f"{', '.join(labels)}{f' against {check.baseline}' if check.against else ''} on {', '.join(check.tasks)}"
-    return IndexRow(check.command, name, check.created, first_sentences(check.variants), anchor)
-
-
 def report_markdown(sections: Sequence[Section], judge: Callable[[Check], Sequence[RuleOutcome]]) -> str:
     """Every section, below an index where there are several."""
-    texts = [
-        summary_markdown(section.check, judge(section.check), section.about)
-        if isinstance(section, CheckSection)
-        else run_markdown(section)
-        for section in sections
-    ]
+    texts, rows = [], list[list[str]]()
+    for number_of, section in enumerate(sections, 1):
+        if isinstance(section, CheckSection):
+            check = section.check
+            texts.append(summary_markdown(check, judge(check), section.about))
+            labels, against = ", ".join(variant.label for variant in check.variants), f" against {check.baseline}"
+            name = f"{labels}{against if check.against else ''} on {', '.join(check.tasks)}"
+            kind, when, result = check.command, check.created, "; ".join(first_sentences(check.variants))
+        else:
+            texts.append(run_markdown(section))
+            kind, name, when, result = "eval", section.name, section.when, section.main_scores
+        rows.append([f"[{kind}](#section-{number_of})", *map(escape, (name, when, result))])
     if len(texts) == 1:
         return texts[0]
-    rows = index_rows(sections)
-    lines = _table(
-        ("what", "name", "when", "result"),
-        [[f"[{row.kind}](#{row.anchor})", *map(escape, (row.name, row.when, "; ".join(row.result)))] for row in rows],
-    )
-    anchored = [f'<a id="{row.anchor}"></a>\n\n{text}' for row, text in zip(rows, texts, strict=True)]
-    return "\n".join([*lines, "", *anchored])
+    anchored = [f'<a id="section-{number_of}"></a>\n\n{text}' for number_of, text in enumerate(texts, 1)]
+    return "\n".join([*_table(("what", "name", "when", "result"), rows), "", *anchored])
 
 
 def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = (), about: Sequence[tuple[str, About]] = ()) -> str:
