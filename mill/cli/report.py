@@ -10,7 +10,7 @@ import click
 from mill.api.errors import RunError
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.cli.options import FilePath, TableFormat
-from mill.report.sections import CheckSection, Section, find_sections, only_checks
+from mill.report.sections import CheckSection, Section, find_sections
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import echo, echo_data
 
@@ -37,9 +37,8 @@ Examples:
 @click.option("--require", default=None, help="Rules that the interval must show.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
     """Render the checks and evaluation runs of FOLDER: a check, a run, or a folder of them, with an index where there are
-    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores, failures and
-    samples: the page the first 5,000 of each task, the other forms up to 200. The page is that of `mill view` and needs no
-    network and no model."""
+    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores and failures, on the
+    page also the first 5,000 samples of each task. The page is that of `mill view` and needs no network and no model."""
     path = Path(folder)
     rules = parse_rules(fail_on, require)
     if form == "html":
@@ -59,8 +58,8 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
 
 
 def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
-    from mill.report.junit import as_junit
-    from mill.report.markdown import report_markdown
+    from mill.report.checks import as_junit
+    from mill.report.sections import report_markdown
 
     if form == "md":
         return report_markdown(sections, lambda check: judge(check, rules))
@@ -70,7 +69,7 @@ def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Ru
             for section in sections
         ]
         return texts[0] if len(texts) == 1 else "[\n" + ",\n".join(texts) + "]\n"
-    checks = only_checks(sections)
+    checks = [section.check for section in sections if isinstance(section, CheckSection)]
     if not checks:
         raise RunError(f"{path} has evaluation runs and no check; junit is the form of checks: use html, md or json")
     return as_junit([(check, judge(check, rules)) for check in checks])

@@ -5,8 +5,12 @@ A repeat is an epoch, a metric is a scorer. Samples that are not answered yet ar
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
+import operator
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,23 +21,22 @@ from mill.export.run import (
     FAILED,
     FINISHED,
     ExportedRun,
-    Message,
     clean,
     is_number,
-    message_text,
-    messages_before,
     repeat_values,
     shown_text,
     target_text,
 )
 from mill.export.target import Exporter
-from mill.report.partial import first_rows, sampled_sentences
+from mill.report.collect import first_rows, sampled_sentences
 from mill.store.sample_row import PENDING, SampleRow
 from mill.store.samples import RunSample, sample_of
 from mill.store.schema import TaskResult
 from mill.support.files import read_bytes, short_name, slug, write_atomically
 from mill.support.terminal import utf8
 
+Message = Mapping[str, Any]
+"""As `mill.api.message.Message.to_json` writes it."""
 _STATUS = {FINISHED: "success", FAILED: "error"}
 _OPTIONS = ("temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty")
 
@@ -61,17 +64,18 @@ def task_id(run: ExportedRun, task: str) -> str:
 def eval_log(run: ExportedRun, task: str, *, samples: bool) -> Any:
     """An `EvalLog` of one task."""
     from inspect_ai.log import EvalLog, EvalPlan, EvalPlanStep, EvalStats
+    from inspect_ai.model import ModelUsage
 
     found = inspect_samples(run, task)
+    used = [usage for sample in found for usage in sample.model_usage.values()]
+    usage = {model_name(run): functools.reduce(operator.add, used, ModelUsage())} if found else {}
     result = run.results.tasks.get(task)
     return EvalLog(
         status=_STATUS.get(run.status, "cancelled") if result is None else "success",
         eval=_spec(run, task, [sample.id for sample in found]),
         plan=EvalPlan(steps=[EvalPlanStep(solver="mill")]),
         results=None if result is None else _results(run, result),
-        stats=EvalStats(
-            started_at=run.started.isoformat(), completed_at=run.ended.isoformat(), model_usage=_usage(run, found)
-        ),
+        stats=EvalStats(started_at=run.started.isoformat(), completed_at=run.ended.isoformat(), model_usage=usage),
         samples=found if samples else None,
     )
 
@@ -134,16 +138,6 @@ def _results(run: ExportedRun, result: TaskResult) -> Any:
     )
 
 
-def _usage(run: ExportedRun, samples: Sequence[Any]) -> dict[str, Any]:
-    from inspect_ai.model import ModelUsage
-
-    total = ModelUsage()
-    for sample in samples:
-        for usage in sample.model_usage.values():
-            total = total + usage
-    return {model_name(run): total} if samples else {}
-
-
 _STOP = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 _ERRORS = {TIMED_OUT: "timeout", MALFORMED: "parsing"}
 _DETAILS = ("category", "flags", "choice_logprobs", "details", "judgements", "media")
@@ -171,6 +165,8 @@ def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) ->
     messages, prompt = _messages(row, sample, repeat)
     usage = [found for response in responses if (found := _response_usage(response)) is not None]
     seconds = [response.seconds for response in responses if response.seconds is not None]
+    shown = {name: value for name in _DETAILS if (value := getattr(row, name))}
+    scores = [response.score for response in responses if response.score is not None]
     return EvalSample(
         id=str(row.id),
         epoch=repeat + 1,
@@ -180,8 +176,8 @@ def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) ->
         messages=messages,
         output=_output(responses, messages, run.model),
         scores=_scores(row, sample, repeat) if error is None else None,
-        metadata=_metadata(row, responses),
-        model_usage={model_name(run): _total(usage)} if usage else {},
+        metadata={**shown, **({"logprobs": scores} if scores else {}), "doc": row.doc},
+        model_usage={model_name(run): functools.reduce(operator.add, usage)} if usage else {},
         total_time=sum(seconds) if seconds else None,
         error=None if error is None else EvalError(message=error, traceback=error, traceback_ansi=error),
     )
@@ -190,7 +186,7 @@ def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) ->
 def _messages(row: SampleRow, sample: RunSample, repeat: int) -> tuple[list[Any], list[Any]]:
     """All messages of a repeat, and those that were given to the model at first. The last messages of the assistant are
     responses, with the results of their calls behind them; earlier ones are examples."""
-    given, responses = messages_before(sample, repeat), sample.responses[repeat]
+    given, responses = _messages_before(sample, repeat), sample.responses[repeat]
     before = [_message(message) for message in given]
     answers = [index for index, message in enumerate(before) if message.role == "assistant"]
     generated = answers[len(answers) - (len(responses) - 1) :] if sample.messages else []
@@ -209,11 +205,29 @@ def _messages(row: SampleRow, sample: RunSample, repeat: int) -> tuple[list[Any]
     return [*before, answer, *_tool_results(responses[-1])], before[:first]
 
 
+def _messages_before(one: RunSample, repeat: int) -> list[Message]:
+    """The messages that the last response of a repeat answers: of a dialog, those that were sent to a server as JSON, or one
+    of the user."""
+    if repeat < len(one.messages):
+        return list(one.messages[repeat])
+    if one.sent.startswith("[{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(one.sent)
+            if isinstance(found, list) and all(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in found):
+                return found
+    return [{"role": "user", "content": one.sent}]
+
+
 def _message(message: Message) -> Any:
-    """A message of a prompt or of an earlier round."""
+    """A message of a prompt or of an earlier round; images, audio and videos are their names."""
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
-    text, role = message_text(message), message.get("role")
+    content, role = message.get("content"), message.get("role")
+    text = str(content or "")
+    if isinstance(content, list):
+        parts = [(str(part.get("type", "text")), part) for part in content if isinstance(part, Mapping)]
+        named = ((kind, str(part.get(kind) or "")) for kind, part in parts)
+        text = "\n".join(shown if kind == "text" else f"<{kind} {shown}>".replace(" >", ">") for kind, shown in named)
     if role == "assistant":
         return ChatMessageAssistant(content=text, source="input")
     if role == "tool":
@@ -284,13 +298,6 @@ def _response_usage(response: Response) -> Any:
     )
 
 
-def _total(usage: list[Any]) -> Any:
-    total = usage[0]
-    for one in usage[1:]:
-        total = total + one
-    return total
-
-
 def _scores(row: SampleRow, sample: RunSample, repeat: int) -> dict[str, Any]:
     """Metrics without a value for this sample have no score."""
     from inspect_ai.scorer import Score
@@ -307,12 +314,6 @@ def _score_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_score_value(one) for one in value]
     return {str(name): _score_value(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _metadata(row: SampleRow, responses: Sequence[Response]) -> dict[str, Any]:
-    shown = {name: value for name in _DETAILS if (value := getattr(row, name))}
-    scores = [response.score for response in responses if response.score is not None]
-    return {**shown, **({"logprobs": scores} if scores else {}), "doc": row.doc}
 
 
 EXPORTER = Exporter(

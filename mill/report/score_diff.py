@@ -15,8 +15,7 @@ from mill.checks.score_difference import PairedRuns, ScoreDifference, ValueCache
 from mill.metrics.differences import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
-from mill.report.listing import Listing
-from mill.report.tables import dash, number, shown_name
+from mill.report.tables import Listing, dash, number, shown_name
 from mill.score.recorded_run import RecordedRun, read_runs
 from mill.store.sample_row import FAILED, SampleRow
 from mill.store.schema import TaskResult
@@ -149,8 +148,11 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
     """
     if first.resolve() == second.resolve():
         raise RunError(f"{first} and {second} are one folder: give two")
-    sides = [_read(path) for path in (first, second)]
-    pairs, alone = _pair_runs(*sides)
+    sides = [[run for run in read_runs(path) if run.results.tasks] for path in (first, second)]
+    for path, runs in zip((first, second), sides, strict=True):
+        if not runs:
+            raise RunError(f"{path} has no run with scores; `mill ls runs` lists runs")
+    pairs, alone = _pair_runs(sides[0], sides[1])
     if not pairs:
         shown = [", ".join(f"{run.label} ({run.settings})" for run in side[:3]) for side in sides]
         raise RunError(
@@ -158,25 +160,20 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
         )
     found, cache, several = ScoreDiff(), ValueCache(), len(pairs) > 1
     for a, b in pairs:
-        _add(found, a, b, cache, _run_name(a, b) if several else "")
+        label = a.label if a.label == b.label else f"{a.label} / {b.label}"
+        _add(found, a, b, cache, f"{label} ({a.settings})" if several else "")
     for side, runs in zip(found.only, alone, strict=True):
         side += [f"{run.label} ({run.settings}): {', '.join(run.results.tasks)}" for run in runs]
     if not found.rows:
         tasks = [", ".join({name: None for run in side for name in run.results.tasks}) or "none" for side in sides]
         raise RunError(f"the two have no score in common: {first} has {tasks[0]}, {second} has {tasks[1]}")
-    found.rows = _corrected(found.rows)
+    corrected = holm([row.found.difference.p for row in found.rows])
+    found.rows = [replace(row, p_corrected=p) for row, p in zip(found.rows, corrected, strict=True)]
     if not several:
         found.names = (_described(pairs[0][0]), _described(pairs[0][1]))
     else:
         found.names = (str(first), str(second))
     return found
-
-
-def _read(path: Path) -> list[RecordedRun]:
-    runs = [run for run in read_runs(path) if run.results.tasks]
-    if not runs:
-        raise RunError(f"{path} has no run with scores; `mill ls runs` lists runs")
-    return runs
 
 
 def _described(run: RecordedRun) -> str:
@@ -198,10 +195,6 @@ def _pair_runs(
     taken = {str(run.path) for pair in pairs for run in pair}
     left = [[run for run in side if str(run.path) not in taken] for side in (first, second)]
     return pairs, (left[0], left[1])
-
-
-def _run_name(a: RecordedRun, b: RecordedRun) -> str:
-    return f"{a.label if a.label == b.label else f'{a.label} / {b.label}'} ({a.settings})"
 
 
 def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: ValueCache, run: str) -> None:
@@ -231,12 +224,6 @@ def _names(run: RecordedRun) -> Iterator[tuple[str, str]]:
     for name, mean in run.results.benchmarks.items():
         if name not in run.results.tasks:
             yield from ((name, metric) for metric in mean.metrics)
-
-
-def _corrected(rows: Sequence[DiffRow]) -> list[DiffRow]:
-    """With Holm's correction over all rows that can be tested."""
-    corrected = holm([row.found.difference.p for row in rows])
-    return [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
 
 
 def sentence(found: ScoreDiff) -> str:
@@ -319,17 +306,12 @@ def _data(row: DiffRow) -> Mapping[str, Any]:
 def _cells(row: DiffRow, *, several: bool, shots: bool) -> list[str]:
     one = row.found.difference.estimate
     signed = f"+{number(one.value)}" if one.value > 0 else number(one.value)
-    interval = "-" if one.low is None else f"{number(one.low, 3)}{_to(one.low)}{number(one.high, 3)}"
+    interval = "-" if one.low is None else f"{number(one.low, 3)}{' to ' if one.low < 0 else dash()}{number(one.high, 3)}"
     names = [*([row.run] if several else []), row.name]
     names += [*(["" if row.n_shots is None else str(row.n_shots)] if shots else []), row.metric]
     tested = [_p(row.found.difference.p), _p(row.p_corrected)]
     pairs = str(row.found.pairs) if row.found.pairs else "unpaired"
     return [*map(shown_name, names), *map(number, row.shown), signed, interval, *tested, pairs, row.change]
-
-
-def _to(low: float) -> str:
-    """Between the ends of an interval that may be negative."""
-    return " to " if low < 0 else dash()
 
 
 def _p(value: float) -> str:

@@ -23,18 +23,17 @@ from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
-from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Answers, Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
-from mill.execute.ranks import LockStepExecutor, Ranks
 from mill.execute.sample_state import SampleState, run_samples
+from mill.execute.workers import ExecutorChoice, make_backend
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.plan.sampling import SampleChoice, SampleGroup
 from mill.plan.task_plan import TaskPlan
 from mill.runs import manifest
 from mill.runs.adaptive import DecisionStages, PrecisionStages, Stages, answer_in_stages, make_orders
-from mill.runs.multi_rank import RankShare, check_same_plan
+from mill.runs.ranks import LockStepExecutor, Ranks, RankShare, check_same_plan
 from mill.runs.samples_ahead import SamplesAhead
 from mill.score.judging import JudgeRunner, judge_failures
 from mill.score.results import changed_data, stopped_text, write_results
@@ -270,7 +269,8 @@ class Run:
             for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
                 warn(warning)
         covered = manifest.update_manifest(self.session, plan, tasks)
-        self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
+        if not plan.config.samples.staged:  # else more samples come with every part, and the files at the end
+            self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
         startup = plan.model.startup
         if self.ranks is not None or startup is None or not startup.loading or not self._ahead.fixed:
             self._ahead.write()  # else at the first response: until then the interpreter has enough to do
@@ -307,6 +307,8 @@ class Run:
         # On a full disk this fails too, and then the first failure is the one to report.
         with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
             self._refuse_removed()
+            if self.plan.config.samples.staged and ended not in FINISHED:
+                self._ahead.unwritten = self.tasks
             self._ahead.finish_files()
             self._entry = manifest.write_session(
                 self.session,

@@ -9,7 +9,7 @@ import base64
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import permutations
@@ -21,14 +21,14 @@ from mill.api.errors import MillError, RunError, SpecError
 from mill.checks.result import Check
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import warn
-from mill.view import api, check_queries, comparing, queries
-from mill.view.comparing import PairFilter
-from mill.view.filters import SampleFilter, all_rows
+from mill.view import api, check_queries, queries
+from mill.view import compare as comparing
+from mill.view.compare import JOINED, PairFilter, comparison
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
 from mill.view.overview import Viewer, overview
 from mill.view.page import STATIC, offline_page
-from mill.view.pairs import JOINED, comparison
+from mill.view.queries import SampleFilter, all_rows
 from mill.view.run_info import RunInfo, run_labels, uid_of
 
 MOST_ROWS = 5_000  # of a task
@@ -143,12 +143,11 @@ def _chosen_checks(index: ResultsIndex, patterns: Sequence[str]) -> dict[str, Ch
         return checks
     labels, run_of = run_labels(index.runs.values()), check_queries.run_finder(index)
     chosen = {run.uid for run in index.runs.values() if any(_matches(one, run, labels) for one in patterns)}
-    return {uid: check for uid, check in checks.items() if _is_about(check, run_of, chosen)}
-
-
-def _is_about(check: Check, run_of: Callable[[str], str], runs: Collection[str]) -> bool:
-    paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
-    return all(run_of(path) in runs for path in paths)
+    found: dict[str, Check] = {}
+    for uid, check in checks.items():
+        paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
+        found |= {uid: check} if all(run_of(path) in chosen for path in paths) else {}
+    return found
 
 
 def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:
@@ -287,24 +286,21 @@ class _Collected:
 
     def _pairs_of(self, chosen: PairFilter, held: Sequence[Mapping[tuple[str, str], Data]]) -> Iterator[Data]:
         """Those of one task, until its share of the page is full."""
-        task, left, others = chosen.task, self.pair_share, self._paired_names(chosen)
+        task, left = chosen.task, self.pair_share
+        stored = comparison(self.index, chosen.a, chosen.b)
+        (file,) = queries.files_of(self.index, chosen.a, task)
+        query = f"SELECT x.name, y.name FROM {JOINED} WHERE pairs.id BETWEEN ? AND ? AND pairs.file = ?"
+        found = self.index.database.connection().execute(query, (stored["first"], stored["last"], file))
+        others = dict(map(tuple, found))  # the ids in the second run: samples are paired by their data
         for row in all_rows(lambda page: comparing.list_pairs(self.index, replace(chosen, page=page)), MOST_ROWS):
             first, second = held[0].get((task, row["id"])), held[1].get((task, others[row["id"]]))
             if first is None or second is None:
                 continue
-            found = {**row, "other": second["id"], **self._differences(chosen, row, first, second)}
-            left -= len(json_text(found))
+            pair = {**row, "other": second["id"], **self._differences(chosen, row, first, second)}
+            left -= len(json_text(pair))
             if left < 0:
                 return
-            yield found
-
-    def _paired_names(self, chosen: PairFilter) -> dict[str, str]:
-        """The ids of the samples in the second run, by those in the first: samples are paired by their data."""
-        stored = comparison(self.index, chosen.a, chosen.b)
-        (file,) = queries.files_of(self.index, chosen.a, chosen.task)
-        query = f"SELECT x.name, y.name FROM {JOINED} WHERE pairs.id BETWEEN ? AND ? AND pairs.file = ?"
-        found = self.index.database.connection().execute(query, (stored["first"], stored["last"], file))
-        return dict(map(tuple, found))
+            yield pair
 
     def _differences(self, chosen: PairFilter, row: Data, first: Data, second: Data) -> Data:
         """Where two texts diverge, and their tokens side by side; files are only read where there are such."""

@@ -5,15 +5,32 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mill.api.errors import RunError
-from mill.export.run import ExportedRun, clean, flatten, lower_is_better, select_runs
+from mill.export.run import ExportedRun, clean, flatten
 from mill.export.tracker import tracked
-from mill.store.folder import RunFolder
 from tests.export.made_runs import KEY, evaluate, only_run
+
+Edit = Callable[[Callable[[dict[str, Any]], object]], ExportedRun]
+
+
+@pytest.fixture
+def edited(odd_run: ExportedRun, tmp_path: Path) -> Edit:
+    """A copy of the run, read again after a change of its manifest."""
+    shutil.copytree(odd_run.folder.path.parents[1], tmp_path / "copy")
+
+    def edit(change: Callable[[dict[str, Any]], object]) -> ExportedRun:
+        file = only_run(tmp_path / "copy").folder.path / "manifest.json"
+        manifest = json.loads(file.read_text())
+        change(manifest)
+        file.write_text(json.dumps(manifest))
+        return only_run(tmp_path / "copy")
+
+    return edit
 
 
 def test_samples_are_counted(odd_run: ExportedRun) -> None:
@@ -38,23 +55,10 @@ def test_a_moved_run_is_the_same_and_an_extended_one_too(tmp_path: Path) -> None
     assert tracked(extended).step == 4 and tracked(first).state != tracked(extended).state
 
 
-def test_a_second_run_of_the_same_model_is_another(tmp_path: Path, odd_run: ExportedRun) -> None:
-    again = evaluate(tmp_path, "odd_text", "--limit", "1")
-    assert again.folder.path.parts[-2:] == odd_run.folder.path.parts[-2:]
-    assert again.uid != odd_run.uid
-
-
-def test_a_run_without_an_id_is_known_by_its_folders_and_its_first_session(tmp_path: Path) -> None:
-    run = evaluate(tmp_path, "odd_text", "--limit", "1")
-    file = run.folder.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    del manifest["id"]
-    file.write_text(json.dumps(manifest))
-    old = only_run(tmp_path)
-    assert old.uid != run.uid and old.uid == only_run(tmp_path).uid
-    manifest["sessions"][0]["id"] = "another"
-    file.write_text(json.dumps(manifest))
-    assert only_run(tmp_path).uid != old.uid
+def test_a_run_without_an_id_is_known_by_its_folders_and_its_first_session(odd_run: ExportedRun, edited: Edit) -> None:
+    old = edited(lambda manifest: manifest.pop("id"))
+    assert old.uid != odd_run.uid and old.uid == edited(lambda manifest: None).uid
+    assert edited(lambda manifest: manifest["sessions"][0].update(id="another")).uid != old.uid
 
 
 def test_metrics_have_errors_intervals_and_counts(odd_run: ExportedRun) -> None:
@@ -110,50 +114,22 @@ def test_no_key_is_exported(odd_run: ExportedRun) -> None:
     assert KEY[:10] not in shown and "***" in shown
 
 
-def test_keys_in_a_manifest_of_another_origin_are_removed(tmp_path: Path) -> None:
-    run = evaluate(tmp_path, "odd_text", "--limit", "1")
-    file = run.folder.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["model"]["arguments"] |= {"api_key": KEY, "base_url": f"http://me:{KEY}@host/v1"}
-    manifest["judge"] = f"openai-compat[api_key={KEY}]"
-    manifest["sessions"][0]["command"] = f"mill eval http://me:{KEY}@host gsm8k --api_key {KEY}"
-    file.write_text(json.dumps(manifest))
-    entry = tracked(only_run(tmp_path))
+def test_keys_in_a_manifest_of_another_origin_are_removed(edited: Edit) -> None:
+    def add_keys(manifest: dict[str, Any]) -> None:
+        manifest["model"]["arguments"] |= {"api_key": KEY, "base_url": f"http://me:{KEY}@host/v1"}
+        manifest["judge"] = f"openai-compat[api_key={KEY}]"
+        manifest["sessions"][0]["command"] = f"mill eval http://me:{KEY}@host gsm8k --api_key {KEY}"
+
+    entry = tracked(edited(add_keys))
     assert KEY[:10] not in json.dumps([entry.params, entry.tags])
     assert entry.params["model_args.base_url"] == "http://me:***@host/v1"
-
-
-def test_a_damaged_run_is_left_out_and_counted(tmp_path: Path, odd_run: ExportedRun) -> None:
-    shutil.copytree(odd_run.folder.path.parents[1], tmp_path, dirs_exist_ok=True)
-    broken = tmp_path / "model" / "default"
-    broken.mkdir(parents=True)
-    (broken / "manifest.json").write_text('{"model": 1}')
-    runs, left_out = select_runs([tmp_path])
-    assert (len(runs), left_out) == (1, 1)
-    with pytest.raises(RunError, match=r"manifest\.json"):
-        select_runs([broken])
-
-
-def test_a_run_is_exported_once(odd_run: ExportedRun) -> None:
-    folder = odd_run.folder.path
-    runs, _ = select_runs([folder, folder.parents[1], folder.parent])
-    assert len(runs) == 1
 
 
 def test_names_and_parameters() -> None:
     assert clean("a\x1b\ud800b") == "a\\x1b\\ud800b"
     assert flatten({"a": {"b": 1, "c": None}, "d": [1, "x"], "e": ""}, "p.") == {"p.a.b": "1", "p.d": '[1, "x"]'}
-    better = ("acc", "exact_match,strict-match", "answered", "errorless", "perplexities")
-    assert [name for name in better if lower_is_better(name)] == []
-    worse = ("word_perplexity", "bits_per_byte", "wer", "brier_score", "rmse", "word_perplexity,none")
-    assert all(map(lower_is_better, worse))
 
 
-def test_times_of_a_damaged_session_do_not_matter(tmp_path: Path) -> None:
-    run = evaluate(tmp_path, "odd_text", "--limit", "1")
-    file = run.folder.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["sessions"][0] |= {"started": "yesterday", "seconds": 1e300}
-    file.write_text(json.dumps(manifest))
-    found = ExportedRun.read(RunFolder(run.folder.path))
+def test_times_of_a_damaged_session_do_not_matter(edited: Edit) -> None:
+    found = edited(lambda manifest: manifest["sessions"][0].update(started="yesterday", seconds=1e300))
     assert (found.started.year, found.ended.year) == (1970, 9999)

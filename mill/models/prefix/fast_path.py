@@ -18,10 +18,10 @@ from mill.api.response import Response
 from mill.models import memory
 from mill.models.device import make_current
 from mill.models.prefix import paths
-from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.paths import PathLog
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle, token_noise
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, Work
+from mill.models.prefix.trie import Unsupported
 from mill.models.tokens.rows import Row
 from mill.support.clocks import PROBING, VERIFYING, phase
 from mill.support.terminal import TokenCount, describe, warn
@@ -122,13 +122,15 @@ class FastPath:
         length: int,
         found: Sequence[float],
         plain: Callable[[], Sequence[float]],
-        noise: float,
+        *,
+        tokens: int = 1,
         wanted: Sequence[float] | None = None,
     ) -> None:
-        """Compare a row with the plain path, whose results are `wanted` if they are known. A fast path that fails is
-        switched off, and what it answered is computed again."""
+        """Compare a row with the plain path, whose results are `wanted` if they are known; a result is the sum of at most so
+        many `tokens`. A fast path that fails is switched off, and what it answered is computed again."""
         try:
             with phase(VERIFYING):
+                noise = self.token_noise * tokens**0.5
                 self.log.verified[stage].check(self.model, length, found, plain, noise, wanted)
         except FastPathFailed as failure:
             self.guard()  # which would be why

@@ -240,8 +240,8 @@ def address_argument(name: str) -> str:
 
 
 def of_prefix(prefix: str) -> tuple[str, dict[str, str]] | None:
-    """The backend that a word before a colon means, and the arguments that it implies."""
-    for backend in backends():
+    """The backend that a word before a colon means, and the arguments that it implies. Mill's own names come first."""
+    for backend in backends() if not models.is_builtin(prefix) else ():
         if prefix in backend.prefixes:
             return backend.name, dict(backend.prefixes[prefix])
     return (prefix, {}) if prefix in models else None
