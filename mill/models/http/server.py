@@ -220,8 +220,9 @@ class ServerModel(MillModel):
         if kind not in self._senders():
             raise cannot_serve(self, kind)
         special = {(request.continues_answer, bool(request.tools), *wanted(request)): request for request in requests}
-        for request in special.values():
-            self.check(request)  # also on a replica, which got no other check
+        for what, request in special.items():
+            if any(what):
+                self.check(request)  # also on a replica, which got no other check
         ordered = requests if context.meter else sorted(requests, key=lambda request: request.prefix_order)
         return ServerPolicy(self.client, self, context).stream(ordered)
 

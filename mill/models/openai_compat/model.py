@@ -304,8 +304,9 @@ class OpenAICompatModel(ServerModel):
             if request.tools and not self._describes_tools:
                 body["tools"] = [tool.to_dict() for tool in request.tools]
         reply = self._check_model(await self._call(path, body, logprobs if count else {}))
-        begins = self._repeats_prefill and request.continues_answer and not isinstance(request.context, str)
-        begun = request.context[-1].text if begins else ""  # type: ignore[union-attr]
+        context, begun = request.context, ""
+        if self._repeats_prefill and request.continues_answer and not isinstance(context, str):
+            begun = context[-1].text
         answer = self._plausible(read_answer(reply, request, self._warn, begun=begun), options["max_gen_toks"])
         if count and answer.tokens is None:
             self._warn(NO_TOKENS)

@@ -182,10 +182,11 @@ def _on_backend(model: str, backend: str) -> Spec:
     head, arguments = _split_brackets(model.strip())
     named: Mapping[str, str] = {}
     if head.endswith(".py") or head in models:
-        arguments = dict((spec := parse_spec(model)).arguments)
+        spec = parse_spec(model)
+        arguments = dict(spec.arguments)
         if spec.backend != name:
-            named_backend = spec.backend or "of a config file"
-            raise SpecError(f"{redact_spec(model)!r} names the backend {named_backend}, and --backend {name}")
+            own = spec.backend or "of a config file"
+            raise SpecError(f"{redact_spec(model)!r} names the backend {own}, and --backend {name}")
     elif name not in models:
         raise UnknownName("backend", name, models.names())
     else:
