@@ -13,7 +13,7 @@ import msgspec
 from mill.api.errors import SpecError, UnknownName
 from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
 from mill.options.option import Option, one_call, options_of
-from mill.report.listing import LATEX, MARKDOWN, PRINTED
+from mill.report.tables import LATEX, MARKDOWN, PRINTED
 from mill.support.files import check_path
 
 if TYPE_CHECKING:
