@@ -288,11 +288,6 @@ def register_metric(*names: str, override: bool = False, better: str = "") -> Ca
     return register
 
 
-def register_check(name: str, *, override: bool = False) -> Callable[[C], C]:
-    """Make a `mill.checks.kinds.CheckKind` a command of mill."""
-    return _decorator(checks, (name,), override)
-
-
 _imported: dict[str, str] = {}  # outside of calls: files with their modules
 _registered: dict[str, list[Registration]] = {}
 _digests: dict[str, str] = {}
