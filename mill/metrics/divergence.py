@@ -107,7 +107,7 @@ def bounded_gap(known_first: Known, known_second: Known, token: int | str, first
     both[token] = (first, second)
     if any(map(math.isnan, (first, second, *known_first.values(), *known_second.values()))):
         return Gap(math.nan, first, second, False, False)
-    total = sum(_term(p, q) for p, q in both.values())
+    total = sum(math.exp(p) * (p - q) for p, q in both.values() if p > -math.inf)
     rest_p = 1 - math.fsum(math.exp(p) for p, _ in both.values())
     rest_q = 1 - math.fsum(math.exp(q) for _, q in both.values())
     if rest_p > 0:
@@ -115,10 +115,6 @@ def bounded_gap(known_first: Known, known_second: Known, token: int | str, first
         total += rest_p * math.log(rest_p / max(rest_q, MIN_REST))
     same = bool(known_first) and bool(known_second) and _best(known_first) == _best(known_second)
     return Gap(max(0.0, total), first, second, same, False)
-
-
-def _term(p: float, q: float) -> float:
-    return math.exp(p) * (p - q) if p > -math.inf else 0.0
 
 
 def _best(known: Known) -> int | str:

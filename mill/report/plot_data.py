@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mill.api.budget import Price, TokenUsage
-from mill.metrics.calibration import Calibration, calibration, choice_confidence
+from mill.metrics.aggregate import Calibration, calibration, choice_confidence
 from mill.metrics.estimate import Estimate
 from mill.report.partial import mean_of_tasks
 from mill.report.tables import drawable

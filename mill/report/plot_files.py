@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from mill.api.errors import MissingPackage
-from mill.metrics.calibration import Calibration
+from mill.metrics.aggregate import Calibration
 from mill.report.plot_data import CalibrationPlot, CostPlot, PlottedScore, ScorePlot
 from mill.report.tables import drawable, number
 from mill.support.terminal import one_line

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mill.checks.gate import parse_rules
-from mill.metrics.calibration import calibration as compute_calibration
+from mill.metrics.aggregate import calibration as compute_calibration
 from mill.report.plot_data import choice_answer
 from mill.report.runs import RunSection
 from mill.score.recorded_run import RecordedRun
