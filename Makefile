@@ -119,8 +119,8 @@ $(ENGINE_DIR)/vllm-mlx/ready: | $(BIN)/python
 	$(INSTALL) $(ENGINE_DIR)/vllm-mlx --no-deps vllm-mlx==0.6.0
 	@touch $@
 
-# Experiment trackers, and packages that read exported runs. every_eval_ever is used from Python 3.12 on; its validator runs
-# on 3.11 as well.
+# Experiment trackers, and packages that read exported runs. every_eval_ever asks for Python 3.12; its converters run on 3.11
+# as well.
 $(ENGINE_DIR)/trackers/ready: | $(BIN)/python
 	$(INSTALL) $(ENGINE_DIR)/trackers mlflow==3.17.2 wandb==0.31.0 trackio==0.43.0 $(CORE)
 	@touch $@

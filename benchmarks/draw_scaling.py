@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mill.report.plot_files import COLOURS, figure_bytes, plot_style
+from mill.report.plots import COLOURS, figure_bytes, plot_style
 
 Run = dict[str, Any]
 

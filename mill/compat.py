@@ -4,6 +4,7 @@
 | package | what it touches | why | versions |
 | --- | --- | --- | --- |
 | gguf | replaces `GGUFReader` and `get_tensor_name_map` during a load | files are parsed three times | 0.16 to 0.19 |
+| datasets, huggingface_hub | set offline during a load | they retry for half a minute | 3.0 to 5.2, 0.30 to 1.33 |
 | mlx-lm | calls `mlx_lm.utils._download` | no public function returns a model's folder | 0.32 |
 | mlx-lm | passes `rope_theta`, `rope_scaling` to `load` | it ignores `rope_parameters` of transformers 5 | 0.32 |
 | ray | replaces `ray._private.worker.print_to_stdstream` | it prints pages on standard output | 2.30 to 2.60 |
@@ -19,6 +20,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +31,43 @@ from mill.support.terminal import warn
 
 if TYPE_CHECKING:
     import torch
+
+
+HUB_TIMEOUT_S, HUB_MEMORY_S = 5.0, 60.0
+
+
+@contextlib.contextmanager
+def reachable_hub() -> Iterator[None]:
+    """Inside this context packages read the hub's cache alone where the hub cannot be reached: else they try again for half
+    a minute. What they then raise is replaced by the reason."""
+    from huggingface_hub import constants
+
+    problem = None if constants.HF_HUB_OFFLINE else _hub_problem(constants.ENDPOINT, int(time.monotonic() / HUB_MEMORY_S))
+    if problem is None:
+        yield
+        return
+    switches = [constants, *([datasets.config] if (datasets := sys.modules.get("datasets")) else [])]
+    for switch in switches:
+        switch.HF_HUB_OFFLINE = True
+    try:
+        yield
+    except Exception as error:
+        raise ConnectionError(problem) from error
+    finally:
+        for switch in switches:
+            switch.HF_HUB_OFFLINE = False
+
+
+@functools.lru_cache(maxsize=1)
+def _hub_problem(endpoint: str, minute: int) -> str | None:
+    """Why the hub did not answer in this minute."""
+    from huggingface_hub import get_session
+
+    try:
+        get_session().head(endpoint, timeout=HUB_TIMEOUT_S)
+    except Exception as error:  # of the HTTP client, whichever the hub's package uses
+        return str(error) or type(error).__name__
+    return None
 
 
 _originals: dict[str, Any] = {}

@@ -59,7 +59,7 @@ MARKER_OF_PATH = {
     "models/test_echo.py": "weights",
     "models/test_demo_model.py": "weights",
     "models/test_timm.py": "weights",
-    "models/test_vllm_media.py": "weights",
+    "models/test_vllm.py": "weights",
     "schedule/test_slurm.py": "cluster",
     "security/test_code.py": "weights",
     "tasks/test_media_tasks.py": "weights",
@@ -74,7 +74,7 @@ MARKER_OF_PATH = {
     "export/test_lm_eval.py": "slow",  # lm-eval takes ten seconds to import
     "fuzz": "slow",
     "models/http/test_outages.py": "slow",
-    "models/litellm": "slow",  # litellm takes six seconds to import
+    "models/test_litellm.py": "slow",  # litellm takes six seconds to import
     "models/test_hostile.py": "slow",
     "packaging/test_wheel.py": "slow",
     "runs/test_budget_processes.py": "slow",

@@ -260,6 +260,36 @@ def test_the_worked_examples_of_contributing_run(
     assert "exact_match" in capsys.readouterr().out
     scores = [json.loads(file.read_text())["tasks"]["shout"]["metrics"] for file in Path("out").glob("*/*/results.json")]
     assert [(metrics["exact_match"]["value"], metrics["longest"]["value"]) for metrics in scores] == [(1.0, 5.0)]
+    # A package with the description of a backend: its name, alias, prefix and address.
+    package = Path("my_package")
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        next(code for code in code_blocks("CONTRIBUTING.md", "python") if "BACKEND =" in code)
+    )
+    model = (
+        examples["backend.py"]
+        .replace('@register_model("my-backend")\n', "")
+        .replace("path: str", "path, host=None, fast='false'")
+    )
+    (package / "model.py").write_text(model)
+    Path("my_package-1.dist-info").mkdir()
+    Path("my_package-1.dist-info/entry_points.txt").write_text("[mill.models]\nmy-backend = my_package:BACKEND\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(models, "_entries", models.entries())
+    monkeypatch.setattr(models, "_plugins_read", False)
+    for spec in ("my-backend:demo", "mine[path=demo]", "turbo:demo"):
+        command = [
+            "eval",
+            spec,
+            "shout",
+            "--task_paths",
+            "task.py,metric.py",
+            "--base_url",
+            "http://engine",
+            "--output_dir",
+            spec,
+        ]
+        assert run(command) == 0, capsys.readouterr().err
 
 
 def test_the_python_of_the_pages_runs(

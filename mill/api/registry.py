@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from mill.api.backend import Backend
 from mill.api.errors import MillError, SpecError, UnknownName
 from mill.support.files import check_path
-from mill.support.terminal import describe
+from mill.support.terminal import describe, warn
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -104,10 +104,14 @@ class Registry(Generic[T]):
         self._plugins_read = False
 
     def add(self, name: str, entry: T | str, *, override: bool = False) -> None:
-        """Later registrations win. A task file that takes the name of a built-in is refused unless it says `override`."""
-        made = _file.get()
+        """Later registrations win. The name of a built-in is taken with `override` alone: a task file without it is refused,
+        a package is warned of."""
+        made, before = _file.get(), self._find(name)
         if made is not None:
-            made.append(Registration(self, name, entry, override, self._find(name)))
+            made.append(Registration(self, name, entry, override, before))
+        elif not override and _is_builtin(before) and not _is_builtin(entry):
+            self._warn_taken(name, getattr(entry, "__module__", None) or entry)
+            return
         (self._of_call if made is not None and not _is_imported(entry) else self._entries)[name] = entry
 
     def entries(self) -> dict[str, T | str | Backend]:
@@ -176,6 +180,9 @@ class Registry(Generic[T]):
         assert entry is not None
         return entry
 
+    def _warn_taken(self, names: str, who: object) -> None:
+        warn(f"{who} does not get the name {names}: mill itself has a {self.what} of that name")
+
     def _read_builtin(self) -> None:
         if self._builtin:
             builtin, self._builtin = self._builtin, ""
@@ -185,12 +192,19 @@ class Registry(Generic[T]):
         if self._plugins_read:
             return
         self._plugins_read = True
+        self._read_builtin()  # first: a package does not replace what is mill's own
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self._group):
             target = f"{point.module}:{point.attr}" if point.attr else point.module
             described = _description(target) if point.attr == DESCRIPTION else None
-            for name in described.names if described else (point.name,):
+            names = described.names if described else (point.name,)
+            free = tuple(name for name in names if not self.is_builtin(name))
+            if len(free) < len(names):
+                self._warn_taken(", ".join(sorted(set(names) - set(free))), target)
+            if described and free:
+                described = replace(described, name=free[0], aliases=free[1:])
+            for name in free:
                 self._entries.setdefault(name, described or target)
 
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
@@ -29,6 +30,7 @@ from mill.api.request import (
 )
 from mill.api.response import Response
 from mill.api.tools import Tool, ToolCall
+from mill.support.files import hash_docs
 
 if TYPE_CHECKING:
     from mill.api.judge import Judge
@@ -58,6 +60,11 @@ class Sample:
 
     id: str
     doc: Mapping[str, Any]
+
+    @cached_property
+    def data_hash(self) -> str:
+        """By which the samples of two runs are paired; empty where there is no data."""
+        return hash_docs([self.doc]) if self.doc else ""
 
 
 MOST = 10**6  # examples before a question, repeats of it, or characters of a tool's output

@@ -15,7 +15,7 @@ from mill.api.task import Opaque, RenderSettings, Task
 from mill.metrics.differences import FAILED, Value
 from mill.store.folder import MANIFEST, RunFolder
 from mill.store.record import Record
-from mill.store.sample_row import data_hash, mean_over_repeats
+from mill.store.sample_row import mean_over_repeats
 from mill.store.samples import RunSample, read_samples, score_sample
 from mill.support.validate import convert
 from mill.tasks.load import recorded_task
@@ -120,7 +120,7 @@ def _answer(task: Task, scored: RunSample, repeat: int) -> Answer:
         gold=scored.target,
         text=_text(responses, extracted, form) if error is None else "",
         form=form,
-        data_hash=data_hash(scored.sample.doc),
+        data_hash=scored.sample.data_hash,
         request_key=scored.keys[0][0] if scored.keys and scored.keys[0] else "",
         extracted=extracted,
         comparable=task.extracts(scored.sample),

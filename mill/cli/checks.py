@@ -22,7 +22,7 @@ from mill.cli.process import interrupted
 from mill.options.definitions import CheckOptions
 from mill.options.eval_options import merge
 from mill.options.option import options_of
-from mill.report.junit import as_junit
+from mill.report.checks import as_junit
 from mill.report.markdown import summary_markdown
 from mill.support.files import write_atomically
 from mill.support.terminal import echo

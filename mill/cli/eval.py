@@ -17,8 +17,7 @@ from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.eval_options import EvalOptions, merge, read_run_file, run_file_schema
 from mill.options.option import one_call
-from mill.report.plan import print_plan
-from mill.report.scores import print_outcome
+from mill.report.scores import print_outcome, print_plan
 from mill.runs.evaluate import Plan
 from mill.runs.plan import plan
 from mill.score.run_scores import Outcome

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from mill.api.errors import SpecError, install_command
-from mill.api.registry import exporters
 from mill.cli.options import FilePath
 from mill.export.run import select_runs
 from mill.export.target import EXPORTS, Exporter, Target, known_exporters, names_taking, parse_target, write_target
@@ -27,20 +26,19 @@ Examples:
 """
 
 
-def _targets() -> str:
-    """What each target stores, and what installs its package."""
-
-    def line(exporter: Exporter) -> str:
-        name = f"{exporter.name}[:{exporter.address}]" if exporter.address else exporter.name
-        install = f"; {install_command(exporter.extra)}" if exporter.extra else ""
-        return f"{name}: {exporter.about.replace('`', '')}{install}"
-
-    return "\n\n".join(["Targets:", *map(line, known_exporters())])
+def _line(exporter: Exporter) -> str:
+    """What a target stores, and what installs its package."""
+    name = f"{exporter.name}[:{exporter.address}]" if exporter.address else exporter.name
+    install = f"; {install_command(exporter.extra)}" if exporter.extra else ""
+    return f"{name}: {exporter.about.replace('`', '')}{install}"
 
 
-@click.command("export", epilog=f"{_targets()}\n{EXAMPLES}")
+TARGETS = known_exporters()
+
+
+@click.command("export", epilog="\n\n".join(["Targets:", *map(_line, TARGETS.values()), EXAMPLES]))
 @click.argument("runs", nargs=-1, required=True, type=FilePath())
-@click.option("--to", required=True, metavar="TARGET", help=f"{', '.join(exporters)}; more below.")
+@click.option("--to", required=True, metavar="TARGET", help=f"{', '.join(TARGETS)}; more below.")
 @click.option("--out", type=FilePath(), default=None, help="Folder of the files. [default: exports/TARGET in RUN]")
 @click.option("--project", default="", help="Project of wandb and trackio, experiment of MLflow. [default: mill]")
 @click.option("--offline", is_flag=True, help="wandb: write to a folder, for `wandb sync`.")

@@ -16,8 +16,16 @@ from mill.cli.options import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.text import check_price, make_price, parse_pairs
 from mill.report.listing import LATEX
-from mill.report.plot_data import PlotData, ScorePlot, plot_data
-from mill.report.plot_files import FORMS, check_installed, draw_calibration, draw_costs, draw_scores
+from mill.report.plots import (
+    FORMS,
+    PlotData,
+    ScorePlot,
+    check_installed,
+    draw_calibration,
+    draw_costs,
+    draw_scores,
+    plot_data,
+)
 from mill.score.recorded_run import read_runs
 from mill.support.files import slug, write_atomically
 from mill.support.terminal import echo

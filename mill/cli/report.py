@@ -37,9 +37,8 @@ Examples:
 @click.option("--require", default=None, help="Rules that the interval must show.")
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
     """Render the checks and evaluation runs of FOLDER: a check, a run, or a folder of them, with an index where there are
-    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores, failures and
-    samples: the page the first 5,000 of each task, the other forms up to 200. The page is that of `mill view` and needs no
-    network and no model."""
+    several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores and failures, on the
+    page also the first 5,000 samples of each task. The page is that of `mill view` and needs no network and no model."""
     path = Path(folder)
     rules = parse_rules(fail_on, require)
     if form == "html":
@@ -59,7 +58,7 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
 
 
 def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
-    from mill.report.junit import as_junit
+    from mill.report.checks import as_junit
     from mill.report.markdown import report_markdown
 
     if form == "md":

@@ -12,9 +12,8 @@ import click
 
 from mill.api.errors import SpecError, UnknownName
 from mill.cli.options import FilePath, NamedChoice
+from mill.report.show import print_timing, transcript
 from mill.report.tables import print_table
-from mill.report.timing import print_timing
-from mill.report.transcript import transcript
 from mill.store.folder import MANIFEST, RunFolder
 from mill.store.sample_row import PENDING, SampleRow, columns_of, unique_rows
 from mill.store.samples import sample_of

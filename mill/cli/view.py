@@ -39,7 +39,7 @@ def command(
     The server listens on this machine alone and only reads. The address that it prints has a token: with this address,
     anyone on this machine can read the results. Ctrl-C ends it.
     """
-    from mill.view.security import is_loopback
+    from mill.view.server import is_loopback
 
     if not folder:
         raise SpecError("FOLDER is empty: name a folder of results")

@@ -16,8 +16,8 @@ from mill.api.errors import MillError, MissingPackage
 from mill.api.task import TaskType
 from mill.export.run import ExportedRun, clean
 from mill.export.target import Exporter
-from mill.report.about import manifest_about
-from mill.report.partial import sampled_sentences, sampled_text
+from mill.report.collect import sampled_sentences, sampled_text
+from mill.report.sections import manifest_about
 from mill.report.tables import escape, number
 from mill.store.schema import TaskResult
 from mill.support.files import short_name, slug, write_atomically
@@ -92,29 +92,20 @@ def dataset_of(task: str) -> Dataset | None:
 
 
 def _notes(run: ExportedRun, result: TaskResult, metric: str) -> str:
-    """How the value was measured: a leaderboard shows it beside others."""
+    """How the value was measured: a leaderboard shows it beside others. Why it is not over all data, and what distinguishes
+    runs of one model: dtype, quantization and other arguments, and settings."""
     estimate = result.metrics[metric]
     part = f"{estimate.n} of {result.total} samples" if estimate.n < result.total else f"{estimate.n} samples"
     stderr = f", standard error {number(estimate.stderr)}" if estimate.stderr is not None else ""
     failed = f", {result.failed} failed" if result.failed else ""
     mill = f"mill {run.versions['mill']}" if "mill" in run.versions else "mill"
     measured = f"{clean(result.task)}: {clean(metric)}, {result.n_shots}-shot, {part}{failed}{stderr}, {run.backend}, {mill}"
-    return "; ".join([measured, *_parts(result), *_arguments(run)])
-
-
-def _parts(result: TaskResult) -> list[str]:
-    """Why the value is not over all data."""
-    sampled = sampled_sentences([result])
     pending = f"stopped at a budget: {result.pending} samples did not run" if result.pending else ""
     unjudged = f"stopped at a budget: {result.not_judged} samples were not judged" if result.not_judged else ""
-    return [text for text in (sampled, pending, unjudged) if text]
-
-
-def _arguments(run: ExportedRun) -> list[str]:
-    """What distinguishes runs of one model: dtype, quantization and other arguments, and settings."""
     model = {**run.manifest["model"], "arguments": run.arguments}
     about = dict(manifest_about({**run.manifest, "model": model, "settings": run.settings}))
-    return [f"{name} {clean(about[name])}" for name in ("dtype", "arguments", "settings") if name in about]
+    own = [f"{name} {clean(about[name])}" for name in ("dtype", "arguments", "settings") if name in about]
+    return "; ".join(filter(None, [measured, sampled_sentences([result]), pending, unjudged, *own]))
 
 
 def model_card(model: str, runs: Sequence[ExportedRun]) -> str:

@@ -5,6 +5,8 @@ A repeat is an epoch, a metric is a scorer. Samples that are not answered yet ar
 
 from __future__ import annotations
 
+import functools
+import operator
 import tempfile
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -27,7 +29,7 @@ from mill.export.run import (
     target_text,
 )
 from mill.export.target import Exporter
-from mill.report.partial import first_rows, sampled_sentences
+from mill.report.collect import first_rows, sampled_sentences
 from mill.store.sample_row import PENDING, SampleRow
 from mill.store.samples import RunSample, sample_of
 from mill.store.schema import TaskResult
@@ -61,17 +63,18 @@ def task_id(run: ExportedRun, task: str) -> str:
 def eval_log(run: ExportedRun, task: str, *, samples: bool) -> Any:
     """An `EvalLog` of one task."""
     from inspect_ai.log import EvalLog, EvalPlan, EvalPlanStep, EvalStats
+    from inspect_ai.model import ModelUsage
 
     found = inspect_samples(run, task)
+    used = [usage for sample in found for usage in sample.model_usage.values()]
+    usage = {model_name(run): functools.reduce(operator.add, used, ModelUsage())} if found else {}
     result = run.results.tasks.get(task)
     return EvalLog(
         status=_STATUS.get(run.status, "cancelled") if result is None else "success",
         eval=_spec(run, task, [sample.id for sample in found]),
         plan=EvalPlan(steps=[EvalPlanStep(solver="mill")]),
         results=None if result is None else _results(run, result),
-        stats=EvalStats(
-            started_at=run.started.isoformat(), completed_at=run.ended.isoformat(), model_usage=_usage(run, found)
-        ),
+        stats=EvalStats(started_at=run.started.isoformat(), completed_at=run.ended.isoformat(), model_usage=usage),
         samples=found if samples else None,
     )
 
@@ -134,16 +137,6 @@ def _results(run: ExportedRun, result: TaskResult) -> Any:
     )
 
 
-def _usage(run: ExportedRun, samples: Sequence[Any]) -> dict[str, Any]:
-    from inspect_ai.model import ModelUsage
-
-    total = ModelUsage()
-    for sample in samples:
-        for usage in sample.model_usage.values():
-            total = total + usage
-    return {model_name(run): total} if samples else {}
-
-
 _STOP = {"stop": "stop", "length": "max_tokens", "content_filter": "content_filter", "tool_calls": "tool_calls"}
 _ERRORS = {TIMED_OUT: "timeout", MALFORMED: "parsing"}
 _DETAILS = ("category", "flags", "choice_logprobs", "details", "judgements", "media")
@@ -171,6 +164,8 @@ def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) ->
     messages, prompt = _messages(row, sample, repeat)
     usage = [found for response in responses if (found := _response_usage(response)) is not None]
     seconds = [response.seconds for response in responses if response.seconds is not None]
+    shown = {name: value for name in _DETAILS if (value := getattr(row, name))}
+    scores = [response.score for response in responses if response.score is not None]
     return EvalSample(
         id=str(row.id),
         epoch=repeat + 1,
@@ -180,8 +175,8 @@ def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) ->
         messages=messages,
         output=_output(responses, messages, run.model),
         scores=_scores(row, sample, repeat) if error is None else None,
-        metadata=_metadata(row, responses),
-        model_usage={model_name(run): _total(usage)} if usage else {},
+        metadata={**shown, **({"logprobs": scores} if scores else {}), "doc": row.doc},
+        model_usage={model_name(run): functools.reduce(operator.add, usage)} if usage else {},
         total_time=sum(seconds) if seconds else None,
         error=None if error is None else EvalError(message=error, traceback=error, traceback_ansi=error),
     )
@@ -284,13 +279,6 @@ def _response_usage(response: Response) -> Any:
     )
 
 
-def _total(usage: list[Any]) -> Any:
-    total = usage[0]
-    for one in usage[1:]:
-        total = total + one
-    return total
-
-
 def _scores(row: SampleRow, sample: RunSample, repeat: int) -> dict[str, Any]:
     """Metrics without a value for this sample have no score."""
     from inspect_ai.scorer import Score
@@ -307,12 +295,6 @@ def _score_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_score_value(one) for one in value]
     return {str(name): _score_value(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _metadata(row: SampleRow, responses: Sequence[Response]) -> dict[str, Any]:
-    shown = {name: value for name in _DETAILS if (value := getattr(row, name))}
-    scores = [response.score for response in responses if response.score is not None]
-    return {**shown, **({"logprobs": scores} if scores else {}), "doc": row.doc}
 
 
 EXPORTER = Exporter(

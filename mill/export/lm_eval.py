@@ -15,15 +15,14 @@ from mill.export.run import (
     ExportedRun,
     clean,
     is_number,
-    lower_is_better,
     repeat_values,
     result_name,
     shown_text,
     target_text,
 )
 from mill.export.target import Exporter
-from mill.metrics.estimate import Estimate
-from mill.report.partial import first_rows, sampled_sentences
+from mill.metrics.differences import LOWER, direction
+from mill.report.collect import first_rows, sampled_sentences
 from mill.store.sample_row import SampleRow
 from mill.store.samples import RunSample, sample_of
 from mill.store.schema import BenchmarkResult, TaskResult
@@ -90,7 +89,7 @@ def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
         "configs": {
             name: {
                 "task": name,
-                "output_type": _output_type(task.task_type),
+                "output_type": _OUTPUT_TYPES.get(task.task_type, "generate_until"),
                 "num_fewshot": task.n_shots,
                 "repeats": settings.get("repeats", 1),
                 "metric_list": [{"metric": metric} for metric in task.metrics],
@@ -102,7 +101,7 @@ def results(run: ExportedRun, names: Mapping[str, str]) -> dict[str, Any]:
         "versions": {name: task.version for name, task in tasks.items()},
         "n-shot": {name: task.n_shots for name, task in tasks.items()},
         "higher_is_better": {
-            names[result_name(one)]: {metric.partition(",")[0]: not lower_is_better(metric) for metric in one.metrics}
+            names[result_name(one)]: {metric.partition(",")[0]: direction(metric) != LOWER for metric in one.metrics}
             for one in scored
         },
         "n-samples": {name: {"original": task.total, "effective": task.n} for name, task in tasks.items()},
@@ -139,22 +138,14 @@ def complete_means(run: ExportedRun) -> list[TaskResult | BenchmarkResult]:
     return [one for one in run.scored if isinstance(one, TaskResult) or not one.missing]
 
 
-def _entry(name: str, result: TaskResult | BenchmarkResult) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": name, "alias": name, "sample_len": result.n}
+def _entry(named: str, result: TaskResult | BenchmarkResult) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": named, "alias": named, "sample_len": result.n}
     for metric, estimate in result.metrics.items():
-        entry |= _metric(metric, estimate)
+        name, comma, filter_name = metric.rpartition(",")
+        own, kind = (name, filter_name) if comma else (metric, NO_FILTER)
+        stderr = "N/A" if estimate.stderr is None else estimate.stderr
+        entry |= {f"{own},{kind}": estimate.value, f"{own}_stderr,{kind}": stderr}
     return entry
-
-
-def _metric(metric: str, estimate: Estimate) -> dict[str, Any]:
-    name, comma, filter_name = metric.rpartition(",")
-    own, kind = (name, filter_name) if comma else (metric, NO_FILTER)
-    stderr = "N/A" if estimate.stderr is None else estimate.stderr
-    return {f"{own},{kind}": estimate.value, f"{own}_stderr,{kind}": stderr}
-
-
-def _output_type(task_type: str) -> str:
-    return _OUTPUT_TYPES.get(task_type, "generate_until")
 
 
 def _experiment(run: ExportedRun) -> dict[str, Any]:
@@ -194,8 +185,9 @@ class TaskLines:
         """lm-eval has a line for each filter of a metric: `exact_match,strict-match`."""
         arguments, resps = _requests(row, sample_of(row), self._run.settings.get("gen_kwargs") or {})
         target, doc = _target(row), row.doc
+        values = repeat_values(row, 0) if len(row.keys) == 1 else {name: row.mean(name) for name in row.values}
         by_filter: dict[str, dict[str, Any]] = {}
-        for metric, value in (repeat_values(row, 0) if len(row.keys) == 1 else _means(row)).items():
+        for metric, value in values.items():
             name, comma, filter_name = metric.rpartition(",")
             by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = _plain(value)
         for filter_name, metrics in (by_filter or {NO_FILTER: {}}).items():
@@ -253,10 +245,6 @@ def _plain(value: Any) -> Any:
     if is_number(value):
         return float(value)
     return [_plain(one) for one in value] if isinstance(value, list) else value
-
-
-def _means(row: SampleRow) -> dict[str, Any]:
-    return {name: row.mean(name) for name in row.values}
 
 
 def _hash(text: str) -> str:

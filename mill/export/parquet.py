@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import IO, Any
 
 from mill.export.run import ExportedRun, clean, is_number
 from mill.export.target import Exporter
-from mill.report.collect import COLUMNS, NUMBERS
-from mill.report.partial import decision_text, sampled_text
+from mill.report.collect import COLUMNS, NUMBERS, decision_text, sampled_text
 from mill.store.sample_row import SampleRow
 from mill.support.files import json_text, write_atomically
 
@@ -23,8 +22,10 @@ _JSON = ("values", "responses", "doc")
 def write_parquet(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = True) -> list[Path]:
     """runs.parquet, scores.parquet and samples.parquet; `run` joins them."""
     files = [_write_rows(folder / "runs.parquet", _RUNS, [run_row(run) for run in runs], folder)]
-    scores = [score for run in runs for score in run.score_rows()]
-    files.append(_write_rows(folder / "scores.parquet", _SCORES, [_score(row) for row in scores], folder))
+    scores = [
+        {name: _cast(kind, score[name]) for name, kind in _SCORES.items()} for run in runs for score in run.score_rows()
+    ]
+    files.append(_write_rows(folder / "scores.parquet", _SCORES, scores, folder))
     if samples:
         files.append(write_samples(runs, folder / "samples.parquet", folder))
     return files
@@ -73,10 +74,6 @@ def sample_row(run: ExportedRun, task: str, row: SampleRow, metrics: Mapping[str
     return {**flat, **names, "id": str(row.id), **{name: json_text(getattr(row, name)) for name in _JSON}, **values}
 
 
-def _score(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _cast(kind, row[name]) for name, kind in _SCORES.items()}
-
-
 def _cast(kind: str, value: Any) -> Any:
     """The value as a column's type; None where it cannot be one. A text column has anything else as JSON."""
     if value is None:
@@ -104,14 +101,9 @@ def _fill(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], handle:
 
     schema = pyarrow.schema([(name, _type(kind)) for name, kind in columns.items()])
     with pyarrow.parquet.ParquetWriter(handle, schema, compression="zstd") as writer:
-        for batch in _batches(rows):
+        remaining = iter(rows)
+        while batch := list(islice(remaining, BATCH)):
             writer.write_batch(pyarrow.RecordBatch.from_pylist(batch, schema=schema))
-
-
-def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    remaining = iter(rows)
-    while batch := list(islice(remaining, BATCH)):
-        yield batch
 
 
 def _type(kind: str) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +34,6 @@ from mill.support.validate import convert
 
 FINISHED, STOPPED, INTERRUPTED = "finished", "stopped", "interrupted"
 FAILED, UNFINISHED = "failed", "unfinished"
-_LOWER_IS_BETTER = re.compile(r"(?:^|_)(?:perplexity|bits_per_byte|[wct]er|brier|loss|error|mae|r?mse)(?:_|,|$)")
 
 
 @dataclass
@@ -226,11 +224,6 @@ def is_decimal(text: Any) -> bool:
     return str(text).isascii() and str(text).isdigit() and len(str(text)) < 16 and str(int(text)) == str(text)
 
 
-def lower_is_better(metric: str) -> bool:
-    """By its name: mill's own are perplexities and bits per byte, other packages have errors and losses."""
-    return _LOWER_IS_BETTER.search(metric.lower()) is not None
-
-
 def clean(text: Any) -> str:
     """A text that may be stored and shown anywhere: no keys, and control characters and lone surrogates as escapes."""
     return printable(redact_text(text if isinstance(text, str) else json_text(text)))
@@ -327,9 +320,10 @@ def message_text(message: Message) -> str:
     content = message.get("content")
     if not isinstance(content, list):
         return str(content or "")
-    return "\n".join(_part(part) for part in content if isinstance(part, Mapping))
-
-
-def _part(part: Mapping[str, Any]) -> str:
-    kind = str(part.get("type", "text"))
-    return str(part.get("text") or "") if kind == "text" else f"<{kind} {part.get(kind) or ''}>".replace(" >", ">")
+    texts = []
+    for part in content:
+        if isinstance(part, Mapping):
+            kind = str(part.get("type", "text"))
+            shown = f"<{kind} {part.get(kind) or ''}>".replace(" >", ">")
+            texts.append(str(part.get("text") or "") if kind == "text" else shown)
+    return "\n".join(texts)

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,12 +82,13 @@ def builtin_exporters() -> dict[str, Exporter]:
     return {value.name: value for value in values if isinstance(value, Exporter)}
 
 
-def known_exporters() -> list[Exporter]:
-    """Those of mill and of other packages; one that cannot be imported is left out with a warning."""
-    found = []
+def known_exporters() -> dict[str, Exporter]:
+    """Those of mill and of other packages, by the names of their entry points; one that cannot be imported is left out with
+    a warning."""
+    found = {}
     for name in exporters:
         try:
-            found.append(exporters.get(name))
+            found[name] = replace(exporters.get(name), name=name)
         except MillError as error:
             warn(f"the target {name} cannot be used: {error}")
     return found
@@ -95,12 +96,14 @@ def known_exporters() -> list[Exporter]:
 
 def names_taking(option: str) -> str:
     """The targets that take an option of `mill export`."""
-    return ", ".join(exporter.name for exporter in known_exporters() if exporter.takes(option))
+    return ", ".join(name for name, exporter in known_exporters().items() if exporter.takes(option))
 
 
 def parse_target(text: str) -> Target:
     name, _, address = text.strip().partition(":")
-    exporter: Exporter = exporters.get(name, hint=f"targets are {', '.join(exporters)}")
+    if name == "every-eval-ever":
+        raise SpecError(f"{name} was removed: export to lm-eval or inspect, and run `every_eval_ever convert` on the files")
+    exporter: Exporter = replace(exporters.get(name, hint=f"targets are {', '.join(exporters)}"), name=name)
     if address and not exporter.is_tracker:
         raise SpecError(f"{redact_address(text)}: {name} is a file format; --out names its folder")
     if address and exporter.check_address is not None:

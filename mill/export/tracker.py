@@ -15,8 +15,7 @@ from mill.api.errors import MillError
 from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.export.target import Target, failure
-from mill.metrics.estimate import Estimate
-from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
+from mill.report.collect import decision_text, mean_name, mean_of_tasks, sampled_text
 from mill.store.folder import RESULTS
 from mill.support.files import json_text, read_bytes, write_atomically
 from mill.support.terminal import utf8
@@ -113,11 +112,6 @@ def _tags(run: ExportedRun, not_finite: Mapping[str, float]) -> dict[str, str]:
     return {clean(name): clean(value) for name, value in tags.items() if value}
 
 
-def _estimate(key: str, estimate: Estimate) -> dict[str, float]:
-    parts = {"": estimate.value, "_stderr": estimate.stderr, "_low": estimate.low, "_high": estimate.high}
-    return {f"{key}{part}": float(value) for part, value in parts.items() if value is not None}
-
-
 def _metrics(run: ExportedRun) -> dict[str, float]:
     """`task/metric` with its standard error and interval, and the counts of samples, of tasks and benchmarks. The mean of
     some of a benchmark's tasks has another name than that of all."""
@@ -126,7 +120,9 @@ def _metrics(run: ExportedRun) -> dict[str, float]:
         of = mean_of_tasks(result).replace(" ", "_")
         name = clean(result_name(result)) + (f"_mean_of_{of}" if of else "")
         for metric, estimate in result.metrics.items():
-            metrics |= _estimate(f"{name}/{clean(metric)}", estimate)
+            parts = {"": estimate.value, "_stderr": estimate.stderr, "_low": estimate.low, "_high": estimate.high}
+            key = f"{name}/{clean(metric)}"
+            metrics |= {f"{key}{part}": float(value) for part, value in parts.items() if value is not None}
         metrics |= {f"{name}/samples": float(result.n), f"{name}/total": float(result.total)}
     for task, count in run.counts.items():
         metrics[f"{clean(task)}/failed"] = float(count.failed)

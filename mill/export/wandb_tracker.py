@@ -47,7 +47,9 @@ class WandbTracker:
     def start(self, run: TrackedRun) -> None:
         self._stored = "" if self._is_wandb else self._stored_state(_unique_name(run))
         with self._quiet():
-            options = self._wandb_options(run) if self._is_wandb else self._trackio_options(run)
+            quiet = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}
+            own = {"name": _unique_name(run), "project": self._project, **quiet}
+            options = self._wandb_options(run) if self._is_wandb else own
             self._run = self._library.init(group=run.group, resume="allow", config=_config(run), **options)
         self._opened = run.state
 
@@ -87,10 +89,6 @@ class WandbTracker:
             "allow_val_change": True,
             "settings": self._library.Settings(**_NOTHING_ELSE),
         }
-
-    def _trackio_options(self, run: TrackedRun) -> dict[str, Any]:
-        nothing_else = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}
-        return {"name": _unique_name(run), "project": self._project, **nothing_else}
 
     def _stored_state(self, name: str) -> str:
         """The state that a local project of trackio has of this run; empty where it has none."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mill.api.backend import Backend
 from mill.api.batching import free_memory
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.message import IMAGE, Labels
@@ -16,30 +15,10 @@ from mill.api.model import ModelCapabilities
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.models.device import one_device
-from mill.models.media.decode import failure
+from mill.models.media.prefetch import failure
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest, folder_digest
 from mill.support.terminal import describe, warn
-
-BACKEND = Backend(
-    name="clip",
-    aliases=("open_clip", "openclip"),
-    about="zero-shot image classification with open_clip",
-    target="mill.models.clip:ClipModel",
-    kinds=frozenset({ZERO_SHOT}),
-    modalities=frozenset({"text", IMAGE}),
-    package="open_clip",
-    extra="clip",
-    arguments={
-        "path": "architecture of open_clip, `hf-hub:org/name`, or a folder with its config and weights",
-        "pretrained": "tag of the architecture, or a checkpoint file",
-        "batch_size": "images at once",
-        "prompt_template": "text of a class, where the task has no templates",
-        "max_context_length": "tokens of a text, at most",
-        "dtype": "`float32`, `float16` or `bfloat16`",
-        "device": "`auto` is the accelerator",
-    },
-)
 
 TEXT_BATCH = 256
 CACHED_LABEL_SETS = 64
@@ -149,27 +128,24 @@ class ClipModel(VisionModel):
     def _pixels(self, image: Any) -> Any:
         return self._parts[1](image)
 
-    def _answer_batch(self, groups: Sequence[Sequence[Request]], pixels: Sequence[Any]) -> list[list[Response]]:
+    def _answer_batch(self, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
         """Requests with the same labels are compared with them in one product."""
-        queries, query_cuts = self._embed_queries([group[0] for group in groups], pixels)
-        answers: list[dict[Labels, Response]] = [{} for _ in groups]
+        queries, query_cuts = self._embed_queries(requests, pixels)
         rows_of: dict[Labels, list[int]] = {}
-        for row, group in enumerate(groups):
-            for labels in dict.fromkeys(request.labels for request in group):
-                if not labels:
-                    raise ValueError("a zero-shot request has no labels")
-                rows_of.setdefault(labels, []).append(row)
+        for row, request in enumerate(requests):
+            if not request.labels:
+                raise ValueError("a zero-shot request has no labels")
+            rows_of.setdefault(request.labels, []).append(row)
+        answers: dict[int, Response] = {}
         for labels, rows in rows_of.items():
             try:
                 candidates, cut = self._embed_labels(labels)
             except DataError as error:  # a candidate image that cannot be read
-                for row in rows:
-                    answers[row][labels] = failure(error)
+                answers |= dict.fromkeys(rows, failure(error))
                 continue
-            responses = ranked(labels.names, (queries[rows] @ candidates.T).cpu())
-            for row, response in zip(rows, responses, strict=True):
-                answers[row][labels] = replace(response, truncated_tokens=cut + query_cuts.get(row, 0))
-        return [[found[request.labels] for request in group] for group, found in zip(groups, answers, strict=True)]
+            for row, response in zip(rows, ranked(labels.names, (queries[rows] @ candidates.T).cpu()), strict=True):
+                answers[row] = replace(response, truncated_tokens=cut + query_cuts.get(row, 0))
+        return [answers[row] for row in range(len(requests))]
 
     def _embed_queries(self, requests: Sequence[Request], pixels: Sequence[Any]) -> tuple[Any, dict[int, int]]:
         """Unit vectors of each image, or of the request's text where it has none; and the tokens cut from texts."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from mill.api.errors import ModelError, UnknownName
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO
-from mill.compat import cached_gguf_reads
+from mill.compat import cached_gguf_reads, reachable_hub
 from mill.models.spec.fingerprint import announce_remote_code, file_digest, folder_digest, model_files, weights_size
 from mill.support.clocks import LOADING, phase
 from mill.support.terminal import describe
@@ -33,10 +33,11 @@ def why_missing(name: str, revision: str | None) -> str:
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        hf_hub_download(name, "config.json", revision=revision)
+        with reachable_hub():
+            hf_hub_download(name, "config.json", revision=revision)
     except (RepositoryNotFoundError, HFValidationError):
         return "the hub has no public model of that name"
-    except LocalEntryNotFoundError:
+    except (LocalEntryNotFoundError, ConnectionError):
         if constants.HF_HUB_OFFLINE:
             return "it is not in the hub's cache, and HF_HUB_OFFLINE is set: unset it to download the model"
         return "the hub cannot be reached, and the model is not in its cache: check the network, or give a local folder"

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from mill.api.backend import Backend
 from mill.api.batching import BatchLimits, Completed, Unit, checked, run_batches
 from mill.api.errors import ModelError
-from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities, StreamContext
+from mill.api.model import ModelCapabilities, StreamContext
 from mill.api.reasoning import tags_of
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
 from mill.api.response import Response
@@ -24,25 +23,6 @@ from mill.models.tokens.pairs import TokenPair
 from mill.models.tokens.reasoning import GeneratedText, decoded_text, marks_of, read_text, reasoning_tokens
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 from mill.support.terminal import describe
-
-BACKEND = Backend(
-    name="mlx-lm",
-    about="Apple's MLX, in process",
-    target="mill.models.mlx_lm:MlxModel",
-    prefixes={"mlx": {}},
-    kinds=TEXT_KINDS | LOGPROB_KINDS,
-    package="mlx_lm",
-    extra="mlx",
-    arguments={
-        "path": "hub name or folder",
-        "revision": "branch, tag or commit of a hub model",
-        "max_context_length": "longer prompts are truncated on the left",
-        "use_chat_template": "send prompts through the chat template",
-        "trust_remote_code": "run Python code that comes with the model",
-        "add_bos_token": "unless given, the tokenizer decides",
-    },
-)
-
 
 PREFILL = 512  # tokens computed at once
 STOP_CHECK_INTERVAL = 8  # decoded tokens between checks for a stop string

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mill.api.backend import Backend
 from mill.api.batching import free_memory
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
@@ -21,27 +20,6 @@ from mill.support.terminal import describe
 
 if TYPE_CHECKING:
     import torch
-
-
-BACKEND = Backend(
-    name="timm",
-    aliases=("pytorch-image-models",),
-    about="supervised image classification with a fixed head",
-    target="mill.models.timm:TimmModel",
-    kinds=frozenset({CLASSIFY}),
-    modalities=frozenset({IMAGE}),
-    package="timm",
-    extra="timm",
-    arguments={
-        "path": "model name of timm",
-        "pretrained": "load the published weights",
-        "batch_size": "images at once",
-        "num_classes": "classes of the head; the model's own unless given",
-        "checkpoint": "a file with weights",
-        "dtype": "`float32`, `float16` or `bfloat16`",
-        "device": "`auto` is the accelerator",
-    },
-)
 
 
 class TimmModel(VisionModel):
@@ -149,7 +127,7 @@ class TimmModel(VisionModel):
     def _pixels(self, image: Any) -> Any:
         return self.transform(image)
 
-    def _answer_batch(self, groups: Sequence[Sequence[Request]], pixels: Sequence[Any]) -> list[list[Response]]:
+    def _answer_batch(self, requests: Sequence[Request], pixels: Sequence[Any]) -> list[Response]:
         import torch
 
         if any(image is None for image in pixels):
@@ -158,8 +136,7 @@ class TimmModel(VisionModel):
         with torch.inference_mode():
             logits = self.model(stacked.to(memory_format=torch.channels_last))
         scores = logits.float().softmax(dim=1).cpu()
-        rows = scores.split(1)
-        return [[self._ranked(request, row) for request in group] for group, row in zip(groups, rows, strict=True)]
+        return [self._ranked(request, row) for request, row in zip(requests, scores.split(1), strict=True)]
 
     def _ranked(self, request: Request, row: torch.Tensor) -> Response:
         if row.shape[1] != len(request.labels):

@@ -23,8 +23,8 @@ from mill.plan.sampling import (
     stratified_order,
 )
 from mill.sandbox import refuse_unsafe_code, sandbox_warnings
-from mill.store.sample_row import hash_docs
 from mill.store.schema import SampledData
+from mill.support.files import hash_docs
 from mill.tasks import hooks
 from mill.tasks.load import Selection, letter_rendering, renderings, serve
 from mill.tasks.suite import ForcedTask
@@ -163,7 +163,7 @@ def plan_tasks(model: MillModel, selection: Selection, settings: RenderSettings,
 def refuse_early(selection: Selection, backend: str) -> None:
     """Refuse what a built-in backend can never serve, before its package is imported or its server reached."""
     info = backend_info(backend)
-    if info is None:
+    if info is None or not info.kinds:  # only the opened model knows
         return
     everything = ModelCapabilities(modalities={"text", "image", "video", "audio"}, kinds=info.kinds)
     for task in selection.tasks:

@@ -1,4 +1,5 @@
-"""Checks on the terminal: the verdict, then every metric with its interval, a column for each variant."""
+"""Checks on the terminal: the verdict, then every metric with its interval, a column for each variant. The outcomes of their
+rules as JUnit XML, which CI systems display."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mill.checks.gate import KEPT, RuleOutcome
 from mill.checks.glossary import GROUPS, METRICS, counted, format_interval, format_value, title
 from mill.checks.kinds import explain
 from mill.checks.pairing import EMPTY
@@ -100,17 +102,16 @@ def metric_groups(variants: Sequence[Variant], between: str = "–") -> list[tup
     for group, names in GROUPS.items():
         others = dict.fromkeys(name for one in variants for name in one.metrics if name not in METRICS)
         shown = (*names, *others) if group == "answers" else names  # the metrics of tasks, which claims may be about
-        rows = [row for name in shown if (row := _row(variants, name, between)) is not None]
+        rows = []
+        for name in shown:
+            about, quiet = (METRICS[name].about, METRICS[name].quiet) if name in METRICS else ("", False)
+            known = [variant for variant in variants if name in variant.metrics]
+            if any(not quiet or variant.metrics[name].value != 0 for variant in known):
+                cells = [_cell(variant, name, between) for variant in variants]
+                rows.append(MetricRow(title(name), cells, about, name))
         rows += [row for row in [_severities(variants)] if row is not None and group == "text"]
         found += [(group, rows)] if rows else []
     return found
-
-
-def _row(variants: Sequence[Variant], name: str, between: str) -> MetricRow | None:
-    if not any(_is_shown(variant, name) for variant in variants):
-        return None
-    about = METRICS[name].about if name in METRICS else ""
-    return MetricRow(title(name), [_cell(variant, name, between) for variant in variants], about, name)
 
 
 def _severities(variants: Sequence[Variant]) -> MetricRow | None:
@@ -119,11 +120,6 @@ def _severities(variants: Sequence[Variant]) -> MetricRow | None:
         return None
     counts = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
     return MetricRow(" / ".join(tiers), [(text, "") for text in counts], "samples by how much their answer changed")
-
-
-def _is_shown(variant: Variant, name: str) -> bool:
-    quiet = name in METRICS and METRICS[name].quiet
-    return name in variant.metrics and not (quiet and variant.metrics[name].value == 0)
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:
@@ -146,14 +142,12 @@ def task_table(check: Check, variant: Variant) -> tuple[list[str], list[list[str
     groups = sorted(
         variant.groups, key=lambda group: (-(_rate(group, "flip_rate") or 0.0), _rate(group, "match_rate") or 0.0)
     )
-    return columns, [_task_row(group) for group in groups]
-
-
-def _task_row(group: Mapping[str, Any]) -> list[str]:
-    rates = [format_value(name, _rate(group, name)) for name in ("match_rate", "flip_rate")]
-    scored = "acc" if "acc" in group else "score"
-    scores = [format_value(name, _rate(group, name)) for name in (f"{scored}_baseline", scored)]
-    return [group_name(group), str(group["n"]), *rates, *scores]
+    rows = []
+    for group in groups:
+        scored = "acc" if "acc" in group else "score"
+        names = ("match_rate", "flip_rate", f"{scored}_baseline", scored)
+        rows.append([group_name(group), str(group["n"]), *(format_value(name, _rate(group, name)) for name in names)])
+    return columns, rows
 
 
 def group_name(group: Mapping[str, Any]) -> str:
@@ -188,3 +182,33 @@ def details(variant: Variant) -> list[str]:
     errors = variant.series.get("errors") or []
     lines += [f"sample {entry['id']}: {entry['error']}" for entry in errors[:MAX_ERRORS]]
     return lines + variant.warnings
+
+
+def as_junit(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]]) -> str:
+    """A suite for each check, a case for each rule on each variant; without rules a case for each variant. An inconclusive
+    rule is a failure of type `inconclusive`. The verdicts are in the suite's output."""
+    import xml.etree.ElementTree as ET
+
+    root = ET.Element("testsuites", name="mill")
+    for check, outcomes in judged:
+        failures = sum(outcome.status != KEPT for outcome in outcomes)
+        name = f"{check.name}: {', '.join(variant.label for variant in check.variants)}"
+        count = len(outcomes) or len(check.variants)
+        suite = ET.SubElement(
+            root, "testsuite", name=_clean(name), tests=str(count), failures=str(failures), timestamp=check.created
+        )
+        for outcome in outcomes:
+            case = ET.SubElement(suite, "testcase", classname=_clean(outcome.variant), name=outcome.rule.text)
+            if outcome.status != KEPT:
+                ET.SubElement(case, "failure", type=outcome.status, message=_clean(outcome.message))
+        if not outcomes:
+            for variant in check.variants:
+                ET.SubElement(suite, "testcase", classname=_clean(variant.label), name=check.command)
+        ET.SubElement(suite, "system-out").text = _clean("\n".join(first_sentences(check.variants)))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _clean(text: str) -> str:
+    """Without control characters, which XML forbids."""
+    return "".join(char if char.isprintable() or char in "\t\n" else "\ufffd" for char in text)

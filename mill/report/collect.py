@@ -1,19 +1,70 @@
-"""All scores below an output folder as one long table: a row for each model, task and metric; rows as data frames."""
+"""All scores below an output folder as one long table: a row for each model, task and metric; rows as data frames. In few
+words, what a score is over where that is not all data of all tasks, and what was decided on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import import_pandas
-from mill.metrics.estimate import Estimate
+from mill.plan.sampling import describe_choice, is_random
 from mill.report.listing import Listing
-from mill.report.partial import decision_text, mean_name, mean_of_tasks, sampled_text
 from mill.report.tables import number, shown_name
 from mill.score.recorded_run import RecordedRun, read_runs
 from mill.store.folder import RunFolder
-from mill.store.schema import BenchmarkResult, Results, TaskResult, failed_samples
+from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, failed_samples
+
+_METHODS = {"sequential": "random, until decided:"}  # in words, where the name of the method does not say it
+
+
+def sampled_text(tasks: Iterable[TaskResult]) -> str:
+    """`random 300 of 3000, seed 0`, over all tasks with the same method and seed together; empty where all samples ran."""
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for task in tasks:
+        if task.sampled is not None:
+            method = _METHODS.get(task.sampled.method, task.sampled.method)
+            key = method, f", seed {task.sampled.seed}" if is_random(task.sampled) else ""
+            n, total = counts.get(key, (0, 0))
+            counts[key] = n + task.n, total + task.total
+    return "; ".join(f"{method} {n} of {total}{seed}" for (method, seed), (n, total) in counts.items())
+
+
+def sampled_sentences(tasks: Iterable[TaskResult]) -> str:
+    """`sampled_text` with what it means for the scores, for formats whose own fields cannot say which samples ran."""
+    known = [task for task in tasks if task.sampled is not None]
+    meant = (describe_choice(task.sampled, task.n, task.total) for task in known if task.sampled is not None)
+    return "; ".join(dict.fromkeys(filter(None, [sampled_text(known), *meant])))
+
+
+def first_rows(tasks: Iterable[TaskResult]) -> int | None:
+    """The limit with which these samples are the first rows of each task; None where all ran, or others than those."""
+    known = list(tasks)
+    limit = max((task.n for task in known if task.n < task.total), default=None)
+    for task in known:
+        # Results of earlier versions do not say which samples ran; those of a run that stopped at its budget do.
+        starts = task.sampled.method == "first" if task.sampled is not None else not (task.pending and task.n)
+        if limit is None or not starts or task.n != min(limit, task.total):
+            return None
+    return limit
+
+
+def decision_text(decisions: Iterable[Decision], about: Collection[str] | None = None) -> str:
+    """`toy_exam: acc>0.6 is true`; empty where nothing was decided, of these tasks and benchmarks where they are given."""
+    return "; ".join(f"{one.of}: {one.claim} is {one.outcome}" for one in decisions if about is None or one.of in about)
+
+
+def mean_of_tasks(result: TaskResult | BenchmarkResult) -> str:
+    """`1 of 3` for a benchmark's mean over some of its tasks, since the others have no value; else empty."""
+    if isinstance(result, TaskResult) or not result.missing:
+        return ""
+    return f"{len(result.tasks) - len(result.missing)} of {len(result.tasks)}"
+
+
+def mean_name(benchmark: str, of: str) -> str:
+    """The name of a benchmark's mean in tables; `of` is that of `mean_of_tasks`."""
+    return f"{benchmark} (mean of {of})" if of else f"{benchmark} (mean)"
+
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,17 +129,12 @@ def score_rows(model: str, folder: RunFolder, results: Results) -> list[dict[str
 
 
 def _rows(names: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
-    """A row for each metric."""
+    """A row for each metric. `n` is the number of samples with a value: failed samples do not count."""
     shared = {**names, "total": result.total, "mean_of": mean_of_tasks(result)}
     return [
-        {**shared, "failed": failed_samples(result, metric), "metric": metric, **_estimate_columns(value)}
-        for metric, value in result.metrics.items()
+        {**shared, **vars(one), "failed": failed_samples(result, metric), "metric": metric}
+        for metric, one in result.metrics.items()
     ]
-
-
-def _estimate_columns(estimate: Estimate) -> dict[str, float | int | None]:
-    """`n` is the number of samples with a value: failed samples do not count."""
-    return {"value": estimate.value, "stderr": estimate.stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
 
 
 def shown_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -108,8 +154,5 @@ def cells(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
     """A row as text; a benchmark's mean has the benchmark's name, `n` of a limited run shows the total as well."""
     texts = {**row, "task": row["task"] or mean_name(row["benchmark"], row["mean_of"])}
     texts["n"] = str(row["n"]) if row["n"] == row["total"] else f"{row['n']}/{row['total']}"
-    return [number(value) if isinstance(value := texts[column], float) else _text(value) for column in columns]
-
-
-def _text(value: Any) -> str:
-    return "-" if value is None else shown_name(str(value))
+    values = [texts[column] for column in columns]
+    return [number(one) if isinstance(one, float) else "-" if one is None else shown_name(str(one)) for one in values]

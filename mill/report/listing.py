@@ -111,7 +111,8 @@ class Listing:
         ruler = ("---:" if column in self.numbers else "---" for column in self.shown)
         lines = [f"| {' | '.join(map(_escaped, self.shown))} |", f"| {' | '.join(ruler)} |"]
         for number, row in enumerate(self.cells):
-            cells = (_bold(_escaped(cell), (number, column) in self.bold) for column, cell in enumerate(row))
+            texts = enumerate(map(_escaped, row))
+            cells = (f"**{one}**" if one and (number, column) in self.bold else one for column, one in texts)
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join([*lines, *(line for note in self.notes for line in ("", _escaped(note)))]) + "\n"
 
@@ -172,10 +173,6 @@ def _cell(value: Any) -> Any:
 def _escaped(text: str) -> str:
     """Without Markdown and HTML; an underscore inside of a word is none."""
     return _INSIDE_WORD.sub("_", escape(text))
-
-
-def _bold(text: str, bold: bool) -> str:
-    return f"**{text}**" if bold and text else text
 
 
 def _parquet_column(values: Sequence[Any]) -> Any:

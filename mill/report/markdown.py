@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 
 from mill.checks.gate import RuleOutcome
 from mill.checks.result import Check
 from mill.checks.verdict import first_sentences
-from mill.report.about import About, listed
 from mill.report.checks import details, explanations, metric_groups, task_table
-from mill.report.runs import RunSection, shown_choices, shown_values
 from mill.report.scores import COLUMNS, NUMBERS, score_table
-from mill.report.sections import CheckSection, Section, index_rows
+from mill.report.sections import About, CheckSection, RunSection, Section, index_rows, listed
 from mill.report.tables import escape
-from mill.store.sample_row import SampleRow, flag_words
-from mill.support.terminal import printable
-
-SAMPLES = 20  # shown of each task; the page has more
 
 
 def report_markdown(sections: Sequence[Section], judge: Callable[[Check], Sequence[RuleOutcome]]) -> str:
@@ -70,7 +63,7 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = (), about: 
 
 
 def run_markdown(run: RunSection) -> str:
-    """A run: its scores, warnings, failures, and the first samples of each task."""
+    """A run: its scores, warnings and failures. Its samples are on the page."""
     lines = [f"### mill eval: {escape(run.name)}", ""]
     lines += [f"**{escape(run.unfinished)}**", ""] if run.unfinished else []
     if run.tasks:
@@ -79,41 +72,7 @@ def run_markdown(run: RunSection) -> str:
     lines += [f"- {escape(warning)}" for warning in run.warnings]
     lines += [f"- {escape(path)}" for path in run.computed_by]
     lines += [_about_line("", run.about), f"- run: {escape(str(run.path))}, {escape(run.when)}", ""]
-    for task, found in run.samples.items():
-        shown = found.shown[:SAMPLES]
-        if shown:
-            lines += [f"#### {escape(task)}: {len(shown)} of {found.total} samples, failed and wrong ones first", ""]
-            lines += [line for sample in shown for line in _sample(sample)]
     return "\n".join(lines)
-
-
-def _sample(sample: SampleRow) -> list[str]:
-    """Texts are in code blocks, whose fence is longer than any in them."""
-    facts, choices = [*shown_values(sample), *map(flag_words, sample.flags)], shown_choices(sample)
-    lines = [f"- **{sample.status}** {escape(' · '.join(filter(None, (str(sample.id), sample.category, *facts))))}", ""]
-    for name, text in sample_texts(sample):
-        lines += [f"  {name}:", "", *_block(text), ""]
-    for text, score in choices:
-        lines.append(f"  - {escape(text)}: {'-' if score is None else f'{score:.3f}'}")
-    return [*lines, ""] if choices else lines
-
-
-def sample_texts(sample: SampleRow) -> list[tuple[str, str]]:
-    """The texts of a sample with their names, those that it has."""
-    found = {
-        "prompt": sample.prompt,
-        "target": sample.target,
-        "reasoning": sample.reasoning,
-        "response": sample.response,
-        "extracted": sample.extracted,
-        "error": sample.error,
-    }
-    return [(name, text) for name, text in found.items() if text is not None]
-
-
-def _block(text: str) -> list[str]:
-    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
-    return [f"  {line}" for line in (f"{fence}text", *(printable(line) for line in text.splitlines()), fence)]
 
 
 def _about_line(label: str, about: About) -> str:

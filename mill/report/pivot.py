@@ -13,9 +13,8 @@ from mill.checks.score_difference import PairedRuns, ValueCache
 from mill.metrics.differences import direction, unpaired_difference
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
-from mill.report.collect import run_rows
+from mill.report.collect import mean_name, run_rows
 from mill.report.listing import Listing
-from mill.report.partial import mean_name
 from mill.report.tables import dash, number, shown_name
 from mill.score.recorded_run import RecordedRun
 
@@ -98,7 +97,9 @@ def pivot(scores: Sequence[Score], columns: Sequence[str]) -> Pivot:
     hidden = {"benchmark"} if "benchmark" not in columns else {"task"}
     others = [name for name in INDEX if name not in (*columns, *hidden)]
     varied = [name for name in others if name in ("task", "metric") or len({score.names[name] for score in scores}) > 1]
-    if "n_shots" in varied and {"task", "benchmark"} & set(columns) and _has_one_number_of_shots(scores):
+    shots = {(score.result, score.names["n_shots"]) for score in scores}
+    once = len(shots) == len({score.result for score in scores})  # whether no task was run with two
+    if "n_shots" in varied and {"task", "benchmark"} & set(columns) and once:
         varied.remove("n_shots")  # a column has its own
     table = Pivot(varied)
     for score in scores:
@@ -109,11 +110,6 @@ def pivot(scores: Sequence[Score], columns: Sequence[str]) -> Pivot:
         table.columns = dict.fromkeys(sorted(table.columns, key=lambda key: int(key[0] or -1)))
     _mark(table, columns)
     return table
-
-
-def _has_one_number_of_shots(scores: Sequence[Score]) -> bool:
-    """Whether no task was run with two."""
-    return len({(score.result, score.names["n_shots"]) for score in scores}) == len({score.result for score in scores})
 
 
 def _mark(table: Pivot, columns: Sequence[str]) -> None:

@@ -160,13 +160,15 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
         )
     found, cache, several = ScoreDiff(), ValueCache(), len(pairs) > 1
     for a, b in pairs:
-        _add(found, a, b, cache, _run_name(a, b) if several else "")
+        label = a.label if a.label == b.label else f"{a.label} / {b.label}"
+        _add(found, a, b, cache, f"{label} ({a.settings})" if several else "")
     for side, runs in zip(found.only, alone, strict=True):
         side += [f"{run.label} ({run.settings}): {', '.join(run.results.tasks)}" for run in runs]
     if not found.rows:
         tasks = [", ".join({name: None for run in side for name in run.results.tasks}) or "none" for side in sides]
         raise RunError(f"the two have no score in common: {first} has {tasks[0]}, {second} has {tasks[1]}")
-    found.rows = _corrected(found.rows)
+    corrected = holm([row.found.difference.p for row in found.rows])
+    found.rows = [replace(row, p_corrected=p) for row, p in zip(found.rows, corrected, strict=True)]
     if not several:
         found.names = (_described(pairs[0][0]), _described(pairs[0][1]))
     else:
@@ -202,10 +204,6 @@ def _pair_runs(
     return pairs, (left[0], left[1])
 
 
-def _run_name(a: RecordedRun, b: RecordedRun) -> str:
-    return f"{a.label if a.label == b.label else f'{a.label} / {b.label}'} ({a.settings})"
-
-
 def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: ValueCache, run: str) -> None:
     """The rows of two runs, with warnings."""
     pair = PairedRuns(first, second, cache)
@@ -236,12 +234,6 @@ def _names(run: RecordedRun) -> Iterator[tuple[str, str]]:
     for name, mean in run.results.benchmarks.items():
         if name not in run.results.tasks:
             yield from ((name, metric) for metric in mean.metrics)
-
-
-def _corrected(rows: Sequence[DiffRow]) -> list[DiffRow]:
-    """With Holm's correction over all rows that can be tested."""
-    corrected = holm([row.found.difference.p for row in rows])
-    return [replace(row, p_corrected=p) for row, p in zip(rows, corrected, strict=True)]
 
 
 def sentence(found: ScoreDiff) -> str:
@@ -324,17 +316,12 @@ def _data(row: DiffRow) -> Mapping[str, Any]:
 def _cells(row: DiffRow, *, several: bool, shots: bool) -> list[str]:
     one = row.found.difference.estimate
     signed = f"+{number(one.value)}" if one.value > 0 else number(one.value)
-    interval = "-" if one.low is None else f"{number(one.low, 3)}{_to(one.low)}{number(one.high, 3)}"
+    interval = "-" if one.low is None else f"{number(one.low, 3)}{' to ' if one.low < 0 else dash()}{number(one.high, 3)}"
     names = [*([row.run] if several else []), row.name]
     names += [*(["" if row.n_shots is None else str(row.n_shots)] if shots else []), row.metric]
     tested = [_p(row.found.difference.p), _p(row.p_corrected)]
     pairs = str(row.found.pairs) if row.found.pairs else "unpaired"
     return [*map(shown_name, names), *map(number, row.shown), signed, interval, *tested, pairs, row.change]
-
-
-def _to(low: float) -> str:
-    """Between the ends of an interval that may be negative."""
-    return " to " if low < 0 else dash()
 
 
 def _p(value: float) -> str:

@@ -1,20 +1,184 @@
-"""What a report is about: the checks and the evaluation runs in a folder, and the index of several."""
+"""What a report is about: the checks and the evaluation runs in a folder, what ran in each, and the index of several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mill.api.errors import RunError
-from mill.checks.result import FILE, Check, read_check
+from mill.api.task import RenderSettings
+from mill.checks.result import FILE, FOLDER, Check, read_check
+from mill.checks.subjects import CHECK_RUNS
 from mill.checks.verdict import first_sentences
-from mill.report.about import About, check_about
-from mill.report.runs import RunSection, read_run
-from mill.store.folder import MANIFEST, RunFolder, find_runs
-from mill.support.terminal import warn
+from mill.report.scores import result_warnings
+from mill.report.tables import number
+from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs
+from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, main_metric
+from mill.support.files import json_text
+from mill.support.terminal import one_line, warn
 
-DECIDE = "decide"  # the command of checks that are about one run
+MAIN_SCORES = 4  # in the index
+MOST_CHARS = 300  # of one value
+_ADDRESS = ("path", "model", "base_url")  # arguments that name a model, the first one is shown by itself
+_LIBRARIES = ("mill", "torch", "transformers", "vllm", "mlx-lm")
+
+About = list[tuple[str, str]]
+"""Names and values, such as ("dtype", "float32")."""
+
+
+def manifest_about(manifest: Mapping[str, Any]) -> About:
+    """From a run's manifest, which has no keys."""
+    model, settings = manifest["model"], manifest["settings"]
+    arguments, identity = (_mapping(model.get(name)) for name in ("arguments", "identity"))
+    address = next((name for name in _ADDRESS if arguments.get(name)), None)
+    dtype = identity.get("dtype") or arguments.get("dtype")
+    others = {name: value for name, value in arguments.items() if name not in (address, "dtype")}
+    defaults = asdict(RenderSettings())
+    changed = {name: value for name, value in settings.items() if value != defaults.get(name)}
+    versions = _mapping(manifest.get("versions"))
+    found = {
+        "model": model["name"],
+        "path" if address in (None, "path") else str(address): arguments.get(address) if address else None,
+        "backend": model.get("backend"),
+        "dtype": dtype,
+        "arguments": listed(others),
+        "settings": listed(changed),
+        "versions": listed({name: versions[name] for name in _LIBRARIES if name in versions}, " "),
+    }
+    return [(name, _short(value)) for name, value in found.items() if value]
+
+
+def check_about(check: Check, file: Path | None = None) -> list[tuple[str, About]]:
+    """For each model of a check its label and what is known of it: from the manifest of its run where that still exists,
+    else from the check. One entry without a label where all are the same. `file` is the check's file."""
+    sides = [(check.baseline, check.baseline_run, check.baseline_model, check.baseline_backend)] if check.against else []
+    sides += [(variant.label, variant.run, variant.model, variant.backend) for variant in check.variants]
+    found = []
+    for label, run, model, backend in sides:
+        about = _of_run(run, file) or [("model", _short(model)), ("backend", _short(backend))]
+        found.append((label, [(name, value) for name, value in about if value]))
+    if len({dict(about).get("settings") for _, about in found}) < 2:  # those of the check
+        found = [(label, [fact for fact in about if fact[0] != "settings"]) for label, about in found]
+    if found and all(about == found[0][1] for _, about in found):
+        found = [("", found[0][1])]
+    return [(label, about) for label, about in found if about]
+
+
+def _of_run(run: str, file: Path | None) -> About:
+    """Empty where the run is gone or is none. A path that does not exist here is tried below the folder of the check."""
+    if not run:
+        return []
+    candidates = [Path(run)]
+    if file is not None and len(Path(run).parts) > 1:
+        checks, name = file.absolute().parent.parent, Path(*Path(run).parts[-2:])
+        candidates += [checks.parent / name, checks / CHECK_RUNS / name] if checks.name == FOLDER else []
+    for path in candidates:
+        try:
+            return manifest_about(RunFolder(path).manifest())
+        except (RunError, OSError, ValueError):  # it was moved or deleted, or the path is none
+            continue
+    return []
+
+
+def listed(values: Mapping[str, Any], sign: str = "=") -> str:
+    return ", ".join(f"{name}{sign}{_plain(value)}" for name, value in values.items() if value not in (None, {}, []))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _short(value: Any) -> str:
+    text = one_line(_plain(value)) if value else ""
+    return text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]} […]"
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """A run as it is read for a report."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    results: Results
+
+    @property
+    def name(self) -> str:
+        return f"{self.manifest['model']['name']} on {', '.join(self.manifest['tasks'])}"
+
+    @property
+    def when(self) -> str:
+        """The start of the last session."""
+        return max((str(session.get("started", "")) for session in self.manifest["sessions"]), default="")
+
+    @property
+    def about(self) -> About:
+        return manifest_about(self.manifest)
+
+    @property
+    def computed_by(self) -> list[str]:
+        """Which paths of the model gave the answers, in the last session that computed some, and how they were verified."""
+        computed = [session for session in self.manifest["sessions"] if session.get("paths")]
+        return [f"{stage}: {path}" for session in computed[-1:] for stage, path in session["paths"].items()]
+
+    @property
+    def tasks(self) -> list[TaskResult]:
+        return list(self.results.tasks.values())
+
+    @property
+    def benchmarks(self) -> list[BenchmarkResult]:
+        return list(self.results.benchmarks.values())
+
+    @property
+    def decisions(self) -> list[Decision]:
+        return list(self.results.decisions.values())
+
+    @property
+    def unfinished(self) -> str:
+        """Why there are no scores, or not those of all tasks; empty for a finished run."""
+        missing = [name for name in self.manifest["tasks"] if name not in self.results.tasks]
+        if not missing:
+            return ""
+        ended = [str(session.get("ended", "")) for session in self.manifest["sessions"]][-1:]
+        how = f" The last session {_ENDED.get(ended[0], 'did not end')}." if ended else " No session has ended yet."
+        have = "has" if len(missing) == 1 else "have"
+        what = f"it has no {RESULTS}" if not self.results.tasks else f"{', '.join(missing)} {have} no score"
+        return f"This run was not finished: {what}.{how} The same command resumes it."
+
+    @property
+    def main_scores(self) -> str:
+        """The main metric of each benchmark, or of each task that belongs to none."""
+        inside = {task for mean in self.benchmarks for task in mean.tasks}
+        alone = [task for task in self.tasks if task.task not in inside]
+        named = [(mean.benchmark, mean.metrics) for mean in self.benchmarks] + [(task.task, task.metrics) for task in alone]
+        scores = [
+            f"{name} {metric} {number(found[metric].value, 3)}" for name, found in named if (metric := main_metric(found))
+        ]
+        more = f" and {len(scores) - MAIN_SCORES} more" if len(scores) > MAIN_SCORES else ""
+        return ", ".join(scores[:MAIN_SCORES]) + more or "not finished"
+
+    @property
+    def warnings(self) -> list[str]:
+        return result_warnings(self.tasks, self.benchmarks, self.decisions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest and the results, under one name each."""
+        return {
+            "run": str(self.path),
+            "finished": not self.unfinished,
+            **{name: self.manifest[name] for name in ("model", "settings", "sessions")},
+            "tasks": {name: result.to_dict() for name, result in self.results.tasks.items()},
+            "benchmarks": {name: result.to_dict() for name, result in self.results.benchmarks.items()},
+            **({"decisions": {one.name: asdict(one) for one in self.decisions}} if self.decisions else {}),
+        }
+
+
+_ENDED = {"interrupted": "was interrupted", "failed": "failed", "finished": "finished", "stopped": "stopped at its budget"}
 
 
 @dataclass(frozen=True)
@@ -29,9 +193,8 @@ Section = CheckSection | RunSection
 
 
 def find_sections(path: Path) -> list[Section]:
-    """The check or run at a path, or all below it: the checks, oldest first, then the runs. A damaged run is reported and
-    left out. So are runs whose tasks these checks compare, all of them: they are in the sections of the checks. That of a
-    decision has no scores and samples, so that its run stays."""
+    """The check or run at a path, or all below it: the checks, oldest first, then the runs. A damaged one is left out with a
+    warning."""
     if path.is_file() or (path / FILE).exists():
         return [_read_check(path)]
     if (path / MANIFEST).exists():
@@ -39,54 +202,27 @@ def find_sections(path: Path) -> list[Section]:
     if not path.exists():
         raise RunError(f"{path} does not exist")
     files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
-    checks = [check for file in files if (check := _check_or_warn(file)) is not None]
-    compared = _compared_tasks([section.check for section in checks if section.check.command != DECIDE])
-    below = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
-    found = [run for folder in below if (run := _read_or_warn(folder)) is not None]
-    runs = [run for run in found if not set(run.manifest["tasks"]) <= compared.get(_name(run.path), set())]
-    if not checks and not runs:
+    folders = [RunFolder(manifest.parent, path) for manifest in sorted(path.glob(f"*/{MANIFEST}"))] + find_runs(path)
+    below: list[Path | RunFolder] = [*files, *folders]
+    found: list[Section] = []
+    for one in below:
+        try:
+            found.append(read_run(one) if isinstance(one, RunFolder) else _read_check(one))
+        except RunError as error:  # one that is damaged does not hide the others
+            warn(f"left out: {error}")
+    if not found:
         raise RunError(f"{path} contains no run and no check; `mill eval` and `mill compare` write them")
-    return [*checks, *runs]
+    return found
+
+
+def read_run(folder: RunFolder) -> RunSection:
+    """Refuses a run whose files are not valid; a run without results is unfinished."""
+    return RunSection(folder.path, folder.manifest(), folder.results())
 
 
 def _read_check(path: Path) -> CheckSection:
     check = read_check(path)
     return CheckSection(check, check_about(check, path / FILE if path.is_dir() else path))
-
-
-def _check_or_warn(file: Path) -> CheckSection | None:
-    try:
-        return _read_check(file)
-    except RunError as error:  # one damaged check does not hide the others
-        warn(f"left out: {error}")
-        return None
-
-
-def _compared_tasks(checks: Sequence[Check]) -> dict[tuple[str, ...], set[str]]:
-    """The tasks of each run that these checks compare, by the name of its folder."""
-    compared: dict[tuple[str, ...], set[str]] = {}
-    for check in checks:
-        renderings = [group["task"] for variant in check.variants for group in variant.groups]
-        for run in _runs_of(check):
-            compared.setdefault(run, set()).update(check.tasks, renderings)
-    return compared
-
-
-def _runs_of(check: Check) -> list[tuple[str, ...]]:
-    return [_name(Path(run)) for run in (check.baseline_run, *(variant.run for variant in check.variants)) if run]
-
-
-def _name(run: Path) -> tuple[str, ...]:
-    """The folders of the model and of the settings: a check has the path of its runs from where it was made."""
-    return run.parts[-2:]
-
-
-def _read_or_warn(folder: RunFolder) -> RunSection | None:
-    try:
-        return read_run(folder)
-    except RunError as error:  # one damaged run does not hide the others
-        warn(f"left out: {error}")
-        return None
 
 
 def only_checks(sections: Sequence[Section]) -> list[Check]:

@@ -270,7 +270,8 @@ class Run:
             for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
                 warn(warning)
         covered = manifest.update_manifest(self.session, plan, tasks)
-        self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
+        if not plan.config.samples.staged:  # else more samples come with every part, and the files at the end
+            self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
         startup = plan.model.startup
         if self.ranks is not None or startup is None or not startup.loading or not self._ahead.fixed:
             self._ahead.write()  # else at the first response: until then the interpreter has enough to do
@@ -307,6 +308,8 @@ class Run:
         # On a full disk this fails too, and then the first failure is the one to report.
         with contextlib.suppress(RunError) if ended == "failed" else contextlib.nullcontext():
             self._refuse_removed()
+            if self.plan.config.samples.staged and ended not in FINISHED:
+                self._ahead.unwritten = self.tasks
             self._ahead.finish_files()
             self._entry = manifest.write_session(
                 self.session,

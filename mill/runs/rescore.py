@@ -17,9 +17,8 @@ from mill.metrics.repeats import read_repeat_metrics
 from mill.plan.sampling import random_position
 from mill.runs.adaptive import decide_again
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
-from mill.score.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
 from mill.score.judging import judge_failures
-from mill.score.results import summarize, write_results
+from mill.score.results import stopped_by_test, summarize, summarize_benchmarks, with_sequence, write_results
 from mill.score.run_scores import Outcome
 from mill.score.scoring import score_samples
 from mill.store.folder import MANIFEST, RunFolder

@@ -70,17 +70,17 @@ class SamplesAhead:
         return self._prompts.get(_name(state), [])
 
     def _render(self, states: Iterable[SampleState]) -> None:
+        rendered = self._model.rendered_prompt if isinstance(self._model, RendersPrompts) else _as_it_is
         for state in states:
             with contextlib.suppress(Exception):  # the samples then show the prompt as it was before the template
-                self._prompts[_name(state)] = [self._rendered(request) for request in prompt_requests(state)]
+                self._prompts[_name(state)] = [rendered(request) for request in prompt_requests(state)]
 
-    def _rendered(self, request: Request) -> str:
-        """Where the model does not say, its messages as JSON."""
-        if isinstance(self._model, RendersPrompts):
-            return self._model.rendered_prompt(request)
-        if isinstance(request.context, str):
-            return request.context
-        return json.dumps([message.to_json() for message in request.context], ensure_ascii=False)
+
+def _as_it_is(request: Request) -> str:
+    """A text, or messages as JSON."""
+    if isinstance(request.context, str):
+        return request.context
+    return json.dumps([message.to_json() for message in request.context], ensure_ascii=False)
 
 
 def _name(state: SampleState) -> tuple[str, str | int]:

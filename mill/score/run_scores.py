@@ -13,9 +13,8 @@ from mill.execute.sample_state import SampleState
 from mill.metrics.estimate import Estimate
 from mill.plan.sampling import SampleGroup, is_random
 from mill.plan.task_plan import TaskPlan
-from mill.score.benchmark_means import stopped_by_test, summarize_benchmarks, with_sequence
 from mill.score.judging import judgement_warnings
-from mill.score.results import stopped_text, summarize
+from mill.score.results import stopped_by_test, stopped_text, summarize, summarize_benchmarks, with_sequence
 from mill.score.scoring import score_samples
 from mill.store.folder import RunFolder
 from mill.store.samples import RunSample, from_state

@@ -20,7 +20,6 @@ from typing import Any
 
 from mill.api.errors import RunError
 from mill.models.prefix.paths import CONTINUOUS, MIXED_ROWS, PACKED, VERIFIED, mixed_rows
-from mill.store.sample_schema import checked
 from mill.store.schema import Manifest, Results, View, decode_floats, earlier_decisions, refuse_misnamed
 from mill.support.files import read_bytes, slug, unique_name, write_json
 from mill.support.validate import convert, parse_json
@@ -56,7 +55,7 @@ class RunFolder:
     def read(self, name: str) -> dict[str, Any]:
         """manifest.json or results.json; empty where there is none. The sections are checked, their entries are not."""
         content = read_json(self.path / name)
-        checked(content, View, self.path / name)
+        convert(content, View, self.path / name, RunError)
         return content
 
     def manifest(self) -> dict[str, Any]:
@@ -64,7 +63,7 @@ class RunFolder:
         content = self.read(MANIFEST)
         if not {"model", "tasks", "settings", "sessions"} <= set(content):
             raise RunError(f"{self.path} is not a run: its {MANIFEST} is missing or not whole; `mill ls runs` lists them")
-        checked(content, Manifest, self.path / MANIFEST)
+        convert(content, Manifest, self.path / MANIFEST, RunError)
         return content
 
     def results(self) -> Results:

@@ -28,8 +28,6 @@ details                     for each repeat why it has its values, such as the e
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +41,7 @@ from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.store.folder import RunFolder
 from mill.store.sample_schema import MediaEntry, MessageEntry, ResponseEntry, ToolEntry, ValueEntry
-from mill.support.files import json_text, read_lines, write_atomically
+from mill.support.files import hash_docs, json_text, read_lines, write_atomically
 from mill.support.secrets import scrub
 from mill.support.terminal import utf8
 from mill.support.validate import convert, parse_json
@@ -259,22 +257,6 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def data_hash(doc: Mapping[str, Any]) -> str:
-    """A digest of the data of a sample, whatever the order of its keys; empty where there are none."""
-    return hash_docs([doc]) if doc else ""
-
-
-def hash_docs(docs: Iterable[Mapping[str, Any]]) -> str:
-    """A digest of rows of data, in order."""
-    digest = hashlib.blake2b(digest_size=16)
-    for doc in docs:
-        digest.update(_encode_doc(doc).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-_encode_doc = json.JSONEncoder(sort_keys=True, default=repr).encode
-
-
 def run_columns(model: str, folder: RunFolder) -> dict[str, str]:
     """The columns that distinguish the rows of several runs."""
     return {"model": model, "model_id": folder.path.parent.name, "settings": folder.path.name}
@@ -389,7 +371,8 @@ def _upgraded(row: SampleRow, line: bytes) -> SampleRow:
         row.means = {name: flat.get(f"metric_{name}", flat.get(name)) for name in row.values}
     row.status = status_of(row.error, next(iter(row.means.values()), None))
     row.error = None if row.status == PENDING else row.error
-    row.data_hash = data_hash(plain(row.doc) or {})
+    doc = plain(row.doc)
+    row.data_hash = hash_docs([doc]) if doc else ""
     return row
 
 

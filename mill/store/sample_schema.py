@@ -4,7 +4,6 @@ they do not have, such as those of a newer version, are ignored."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -132,15 +131,10 @@ ValueEntry = float | str | list[Number] | dict[str, Number] | None
 of them. A number that is not finite is a text."""
 
 
-def checked(data: Mapping[str, Any], kind: type[Any], where: object) -> Mapping[str, Any]:
-    """`data` itself, unknown fields included, once it fits the type."""
-    convert(data, kind, where, RunError)
-    return data
-
-
 def read_response(data: Any, where: object) -> Response:
     """A NaN is no score: mill records the error instead."""
-    response = Response.from_dict(checked(data, ResponseEntry, where))
+    convert(data, ResponseEntry, where, RunError)
+    response = Response.from_dict(data)
     if response.score is not None and math.isnan(response.score):
         raise RunError(f"the score of {where} is NaN")
     return response

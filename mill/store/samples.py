@@ -30,7 +30,6 @@ from mill.store.sample_row import (
     ROUNDS,
     SampleRow,
     columns_of,
-    data_hash,
     line_of,
     number,
     plain,
@@ -110,6 +109,8 @@ class RunSample:
     def flags(self) -> list[str]:
         """The names of its flags, in the order of `FLAGS`."""
         responses = [response for repeat in self.responses for response in repeat if not response.plain_score]
+        if not responses and not self.noted:  # most samples of multiple choice
+            return []
         return [name for name, flag in FLAGS.items() if name in self.noted or any(map(flag.seen, responses))]
 
     @property
@@ -202,33 +203,34 @@ def score_sample(task: Task, one: RunSample) -> RunSample:
     if not choices and task.kind == LOGLIKELIHOOD and len(one.continuations) > 1:
         choices = one.continuations
     category = str(hooks.attempt(lambda: task.category(sample)) or "")
-    unscored = replace(
-        one, values={}, category=category, choices=choices, extracted=None, extracted_repeats=(), aggregations={}, details=()
-    )
-    if error is not None:
-        return replace(unscored, error=error)
-    try:
-        names = metrics_of(task, [one])
-        repeats = [_values(task, one, repeat) for repeat in range(len(one.responses))]
-        values = {name: [_number(name, found) for found in repeats] for name in names}
-        if task.open_metrics:
-            more = dict.fromkeys(name for found in repeats for name in found if name not in values)
-            values |= {name: [_number(name, {name: None, **found}) for found in repeats] for name in more}
-    except KeyboardInterrupt:
-        raise
-    except BaseException as failure:  # third-party scoring code: its failure is this sample's, not the run's
-        return replace(unscored, error=f"scoring failed: {describe(failure)}")
-    extracted = [hooks.attempt(partial(task.extracted, sample, repeat)) for repeat in one.responses]
-    details = [hooks.attempt(partial(task.details, sample, repeat)) or {} for repeat in one.responses]
-    return replace(
-        unscored,
-        values=values,
-        error=None,
-        extracted=extracted[0],
-        extracted_repeats=extracted if len(extracted) > 1 else (),
-        aggregations=names,
-        details=details if any(details) else (),
-    )
+    found: dict[str, Any] = {"values": {}, "category": category, "choices": choices, "extracted": None}
+    found |= {"extracted_repeats": (), "aggregations": {}, "details": ()}
+    if error is None:
+        try:
+            found |= _scores(task, one)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as failure:  # third-party scoring code: its failure is this sample's, not the run's
+            error = f"scoring failed: {describe(failure)}"
+    return replace(one, error=error, **found)
+
+
+def _scores(task: Task, one: RunSample) -> dict[str, Any]:
+    names = metrics_of(task, [one])
+    repeats = [_values(task, one, repeat) for repeat in range(len(one.responses))]
+    values = {name: [_number(name, found) for found in repeats] for name in names}
+    if task.open_metrics:
+        more = dict.fromkeys(name for found in repeats for name in found if name not in values)
+        values |= {name: [_number(name, {name: None, **found}) for found in repeats] for name in more}
+    extracted = [hooks.attempt(partial(task.extracted, one.sample, repeat)) for repeat in one.responses]
+    details = [hooks.attempt(partial(task.details, one.sample, repeat)) or {} for repeat in one.responses]
+    return {
+        "values": values,
+        "aggregations": names,
+        "extracted": extracted[0],
+        "extracted_repeats": extracted if len(extracted) > 1 else (),
+        "details": details if any(details) else (),
+    }
 
 
 def metrics_of(task: Task, samples: Iterable[RunSample]) -> dict[str, str]:
@@ -278,7 +280,7 @@ def row_of(run: Mapping[str, Any], task: str, one: RunSample) -> SampleRow:
         output_tokens=_total([response.output_tokens for response in first]),
         seconds=_total([response.seconds for response in first]),
         reasoning_tokens=_total([response.reasoning_tokens for response in first]),
-        data_hash=data_hash(one.sample.doc),
+        data_hash=one.sample.data_hash,
         means=means,
         continuations=one.continuations,
         responses=[[response.to_dict() for response in repeat] for repeat in one.responses],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 import time
@@ -32,6 +33,7 @@ from mill.support.validate import convert, read_file
 T = TypeVar("T")
 
 SESSIONS = "sessions"
+_FILE = re.compile(r"([A-Za-z0-9._=-]+-\d+-[0-9a-f]{8})(\.ended)?\.json")  # by `unique_name`, so no copy of a cloud drive
 ENDED = ".ended.json"  # how the file of a session ends that could not write that it has ended
 BEAT_S, BUDGET_BEAT_S = 5.0, 0.5  # between two writes; where a budget depends on them
 SILENCE_S = 60.0  # of a process on another machine, before it counts as dead
@@ -226,13 +228,12 @@ def read_sessions(folder: RunFolder, *, skip: str = "") -> dict[str, SessionStat
     try:
         with os.scandir(folder.path / SESSIONS) as files:
             for file in sorted(files, key=lambda one: one.name):
-                name = file.name.removesuffix(ENDED).removesuffix(".json")
-                if file.name.endswith(".json") and not file.name.startswith(".") and name != skip:
+                named = _FILE.fullmatch(file.name)
+                if named is not None and (name := named[1]) != skip and file.is_file():
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         stat = file.stat()
                         state = _read_state(Path(file.path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                        over = file.name.endswith(ENDED)
-                        states[name] = replace(state, ended=True, working=False) if over else state
+                        states[name] = replace(state, ended=True, working=False) if named[2] else state
     except FileNotFoundError:
         return {}
     except OSError as error:

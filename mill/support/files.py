@@ -13,7 +13,7 @@ import secrets
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -147,6 +147,17 @@ def json_text(data: Any, *, indent: int | None = None) -> str:
             return json.dumps(_finite(data), ensure_ascii=False, default=str, indent=indent)
     except (TypeError, ValueError, RecursionError) as error:
         raise RunError(f"{type(data).__name__} cannot be written as JSON: {error}") from error
+
+
+_encode_doc = json.JSONEncoder(sort_keys=True, default=repr).encode
+
+
+def hash_docs(docs: Iterable[Mapping[str, Any]]) -> str:
+    """A digest of rows of data, in order, whatever the order of the keys of each."""
+    digest = hashlib.blake2b(digest_size=16)
+    for doc in docs:
+        digest.update(_encode_doc(doc).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def _finite(data: Any) -> Any:

@@ -26,6 +26,7 @@ from typing import Any
 
 from mill.api.errors import DataError, MissingValue
 from mill.api.message import Blob
+from mill.compat import reachable_hub
 from mill.support.files import MOST_BYTES
 from mill.support.terminal import describe
 
@@ -410,11 +411,12 @@ def _from_hub(dataset: Dataset, splits: tuple[str, ...]) -> tuple[str, list[Row]
     reason = ""
     for split in splits:
         try:
-            loaded = datasets.load_dataset(dataset.name, dataset.config, split=split)
+            with reachable_hub():
+                loaded = datasets.load_dataset(dataset.name, dataset.config, split=split)
             return split, list(with_blobs(loaded.data.table, str(dataset)))
         except Exception as error:  # datasets raises many kinds, all of which mean: not available
             reason = reason or _why_missing(error)
-            if isinstance(error, ConnectionError):  # the same for every split, after half a minute of retries
+            if isinstance(error, ConnectionError):  # the same for every split
                 break
     raise DataError(f"{missing}, and {reason}")
 

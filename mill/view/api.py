@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from mill.checks.gate import parse_rules
 from mill.metrics.aggregate import calibration as compute_calibration
-from mill.report.plot_data import choice_answer
-from mill.report.runs import RunSection
+from mill.report.plots import choice_answer
+from mill.report.sections import RunSection
 from mill.score.recorded_run import RecordedRun
-from mill.view import check_queries, comparing, queries, tokens, usage
+from mill.view import check_queries, queries, tokens
+from mill.view import compare as comparing
 from mill.view.charts import calibration_chart, sequence_chart
-from mill.view.filters import read_filter
 from mill.view.index import ResultsIndex
-from mill.view.overview import Viewer
-from mill.view.pairs import CELLS
+from mill.view.overview import Viewer, summed
+from mill.view.queries import SampleFilter, files_of, find_run, read_filter, samples_where
 from mill.view.run_info import MILL, RunInfo
-from mill.view.text_diff import Shortener, diff_words
 
 # Settings that are options of `mill eval` under the same name, with a value.
 _OPTIONS = ("n_shots", "seed", "system_prompt", "repeats", "reasoning_effort", "max_rounds", "permutations")
@@ -132,12 +135,11 @@ def _without_tokens(line: Mapping[str, Any]) -> dict[str, Any]:
     repeats = line.get("responses")
     if not isinstance(repeats, list) or not all(isinstance(one, list) for one in repeats):
         return dict(line)
-    found = [[_bare(response) for response in repeat] for repeat in repeats]
-    return {**line, "responses": found}
-
-
-def _bare(response: Any) -> Any:
-    return {name: one for name, one in response.items() if name != "tokens"} if isinstance(response, dict) else response
+    bare = [
+        [{name: part for name, part in one.items() if name != "tokens"} if isinstance(one, dict) else one for one in repeat]
+        for repeat in repeats
+    ]
+    return {**line, "responses": bare}
 
 
 def _bounded_tokens(table: list[dict[str, Any]]) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
         "a": shorten(_without_tokens(lines[0])),
         "b": shorten(_without_tokens(lines[1])),
         "cut": shorten.cut,
-        "cell": CELLS[found["cell"]],
+        "cell": comparing.CELLS[found["cell"]],
         "margin": found["margin"],
         **difference(*lines),
         "neighbours": comparing.pair_neighbours(index, chosen, found),
@@ -197,7 +199,7 @@ def worst_tokens(viewer: Viewer, given: Parameters) -> dict[str, Any]:
 
 def load(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     """Latency and tokens of a run, or of one of its tasks."""
-    return usage.usage_of(viewer.index, given.get("run", ""), given.get("task", ""))
+    return usage_of(viewer.index, given.get("run", ""), given.get("task", ""))
 
 
 def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
@@ -228,3 +230,139 @@ ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
     "check": check,
     "trend": trend,
 }
+
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
+BINS = 40
+
+
+def usage_of(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
+    """Of a run, or of one of its tasks; `tasks` has the tokens of each task."""
+    info, files = find_run(index, run), files_of(index, run, task)
+    counts = summed(files.values())
+    of_tasks = {file["task"]: _sums(index, {number: file}) for number, file in files.items()}
+    sums = {name: sum(one[name] for one in of_tasks.values()) for name in ("prompt_tokens", "output_tokens")}
+    times = _times(index, run, task)
+    right = counts["right"]
+    tokens = sums["prompt_tokens"] + sums["output_tokens"]
+    sessions = info.manifest.get("sessions", [])
+    spent = sum(float(session.get("answering_s") or session.get("seconds") or 0.0) for session in sessions)
+    computed = sum(int(session.get("computed") or 0) for session in sessions)
+    generated = sum(int(session.get("output_tokens") or 0) for session in sessions)
+    return {
+        "run": run,
+        "samples": sum(counts[name] for name in ("right", "wrong", "graded", "unscored", "failed")),
+        "right": right,
+        **sums,
+        **times,
+        "requests_per_s": computed / spent if spent and computed else None,
+        "tokens_per_s": generated / spent if spent and generated else None,
+        "tokens_per_right": tokens / right if right and tokens else None,
+        "tasks": of_tasks,
+    }
+
+
+def _sums(index: ResultsIndex, files: Mapping[int, Any]) -> dict[str, Any]:
+    """The tokens of samples, and how many have a number of them."""
+    clause = samples_where(index, SampleFilter(), files)
+    tokens = (f"coalesce(sum({name}), 0) AS {name}" for name in ("prompt_tokens", "output_tokens"))
+    counted = "count(coalesce(prompt_tokens, output_tokens)) AS samples"
+    query = f"SELECT {counted}, {', '.join(tokens)} FROM samples WHERE {clause.text}"
+    return dict(index.database.connection().execute(query, clause.parameters).fetchone())
+
+
+def _times(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
+    """Quantiles and a histogram of the seconds of an answer."""
+    key = ("times", run, task, index.state.version)
+    known: dict[str, Any] | None = index.remembered.get(key)
+    if known is not None:
+        return known
+    clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
+    query = f"SELECT json_group_array(seconds) FROM samples WHERE {clause.text} AND seconds IS NOT NULL"
+    text: str = index.database.connection().execute(query, clause.parameters).fetchone()[0]
+    seconds = sorted(msgspec.json.decode(text, type=list[float]))  # one text is read faster than a row for each number
+    # The smallest value that at least this share of values does not exceed.
+    quantiles = {name: seconds[max(0, math.ceil(share * len(seconds)) - 1)] for name, share in QUANTILES.items() if seconds}
+    found = {"latency": quantiles, "histogram": _histogram(seconds)}
+    return {**index.remember(key, found)}
+
+
+def _histogram(values: Sequence[float]) -> list[dict[str, float]]:
+    """Counts in bins of equal width on a logarithmic scale: latencies have a long tail."""
+    positive = [value for value in values if value > 0]
+    if not positive:
+        return []
+    low, high = math.log10(positive[0]), math.log10(positive[-1])
+    if high - low < 1e-9:  # the samples of one batch
+        return [{"from": positive[0], "to": positive[-1], "n": len(positive)}]
+    width = (high - low) / BINS
+    counts = [0] * BINS
+    for value in positive:
+        counts[min(BINS - 1, int((math.log10(value) - low) / width))] += 1
+    return [
+        {"from": 10 ** (low + number * width), "to": 10 ** (low + (number + 1) * width), "n": count}
+        for number, count in enumerate(counts)
+    ]
+
+
+MOST_TEXT = 100_000  # characters of one text
+MOST_ITEMS = 5_000  # of one list
+MOST_TOTAL = 2_000_000  # characters of all texts together
+MOST_DEPTH = 40
+
+
+class Shortener:
+    """Copies data with long texts and lists cut; `cut` counts what was left out, so that the page can report it."""
+
+    def __init__(self) -> None:
+        self.characters, self.items, self._left = 0, 0, MOST_TOTAL
+
+    def __call__(self, data: Any, depth: int = 0) -> Any:
+        if isinstance(data, str):
+            return self._text(data)
+        if depth >= MOST_DEPTH and isinstance(data, (dict, list)):
+            self.items += 1
+            return "…"
+        if isinstance(data, dict):
+            return {self._text(str(name)): self(value, depth + 1) for name, value in self._bounded(list(data.items()))}
+        return [self(value, depth + 1) for value in self._bounded(data)] if isinstance(data, (list, tuple)) else data
+
+    @property
+    def cut(self) -> dict[str, int]:
+        return {"characters": self.characters, "items": self.items}
+
+    def _text(self, text: str) -> str:
+        most = min(MOST_TEXT, max(200, self._left))
+        self._left -= min(len(text), most)
+        if len(text) <= most:
+            return text
+        self.characters += len(text) - most
+        return text[:most]
+
+    def _bounded(self, items: Any) -> Any:
+        self.items += max(0, len(items) - MOST_ITEMS)
+        return items[:MOST_ITEMS]
+
+
+MOST_WORDS = 20_000  # of both texts together; longer ones show their first difference alone
+_WORDS = re.compile(r"\s+|[^\W_]+|.", re.DOTALL)
+
+
+def diff_words(first: str, second: str) -> list[dict[str, Any]] | None:
+    """Segments in order: `same` is in both texts; `a` and `b` are what each text has instead of the other's, which may be
+    nothing. None for long texts."""
+    from rapidfuzz.distance import Indel
+
+    a, b = _WORDS.findall(first), _WORDS.findall(second)
+    if len(a) + len(b) > MOST_WORDS:
+        return None
+    segments: list[dict[str, Any]] = []
+    for step in Indel.opcodes(a, b):
+        own, other = "".join(a[step.src_start : step.src_end]), "".join(b[step.dest_start : step.dest_end])
+        if step.tag == "equal":
+            segments.append({"same": own})
+        elif segments and "a" in segments[-1]:  # an insertion beside a deletion replaces it
+            segments[-1] = {"a": segments[-1]["a"] + own, "b": segments[-1]["b"] + other}
+        else:
+            segments.append({"a": own, "b": other})
+    return segments

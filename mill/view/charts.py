@@ -12,12 +12,12 @@ from mill.checks.glossary import format_value, title
 from mill.checks.kinds import Chart, kind_of
 from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
-from mill.metrics.aggregate import Calibration, CalibrationBin
+from mill.metrics.aggregate import Calibration
 from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name
 from mill.report.tables import drawable
-from mill.store.schema import Decision, Look
+from mill.store.schema import Decision
 
 Plot = dict[str, Any]
 
@@ -73,16 +73,13 @@ def line_chart(heading: str, x: Axis, y: Axis, series: Sequence[Series]) -> Plot
 
 def calibration_chart(found: Calibration) -> Plot:
     """How often answers of a probability are right, with the count of each bin."""
-    bins = [
-        {"first": one.first, "last": one.last, "n": one.n, "point": asdict(_bin_point(one))} for one in found.bins if one.n
-    ]
+    bins = []
+    for one in [one for one in found.bins if one.n]:
+        right = f"{100 * one.accuracy:.0f} % right ({100 * one.low:.0f} to {100 * one.high:.0f} %)"
+        tooltip = f"{one.first:.2f} to {one.last:.2f}: {one.n} answers, {right}, mean probability {one.confidence:.3f}"
+        point = Point(one.confidence, one.accuracy, one.low, one.high, tooltip)
+        bins.append({"first": one.first, "last": one.last, "n": one.n, "point": asdict(point)})
     return {"kind": "reliability", "title": f"ECE {found.ece:.3f}, n = {found.n:,}", "bins": bins}
-
-
-def _bin_point(one: CalibrationBin) -> Point:
-    right = f"{100 * one.accuracy:.0f} % right ({100 * one.low:.0f} to {100 * one.high:.0f} %)"
-    tooltip = f"{one.first:.2f} to {one.last:.2f}: {one.n} answers, {right}, mean probability {one.confidence:.3f}"
-    return Point(one.confidence, one.accuracy, one.low, one.high, tooltip)
 
 
 def sequence_chart(decision: Decision) -> list[Plot]:
@@ -95,18 +92,17 @@ def sequence_chart(decision: Decision) -> list[Plot]:
     x = Axis("samples", 0.0, float(max(look.n for look in looks)))
     margin = 0.05 * (max(values) - min(values)) or 0.05
     y = Axis(title(name), min(values) - margin, max(values) + margin)
-    means = [Point(look.n, float(look.value), *_bounds(look.low, look.high), tooltip=_tooltip(name, look)) for look in looks]
+    means = []
+    for look in looks:
+        value, low, high = (format_value(name, float(end)) for end in (look.value, look.low, look.high))
+        tooltip = f"after {look.n:,} samples: {value} ({low} to {high})"
+        means.append(Point(look.n, float(look.value), *_bounds(look.low, look.high), tooltip=tooltip))
     bound = [Point(x.first, decision.bound), Point(x.last, decision.bound)]
     series = [
         Series("mean so far, with its confidence sequence", means, 0, band=True),
         Series(f"bound of {decision.claim}", bound, 1, dashed=True),
     ]
     return [line_chart(f"{decision.claim}: {decision.outcome}", x, y, series)]
-
-
-def _tooltip(name: str, look: Look) -> str:
-    value, low, high = (format_value(name, float(end)) for end in (look.value, look.low, look.high))
-    return f"after {look.n:,} samples: {value} ({low} to {high})"
 
 
 BINS = 24
@@ -165,18 +161,15 @@ def _on_axis(name: str, points: Sequence[Point]) -> tuple[list[Point], Axis]:
     """An axis with 0 and room above the highest point; logarithmic for KL of very different sizes."""
     values = [point.y for point in points]
     if name == "kl_mean" and min(values) > 0 and max(values) > LOG_RATIO * min(values):
-        points = [_logarithmic(point) for point in points]
+        points = [replace(point, y=_log10(point.y), low=_log10(point.low), high=_log10(point.high)) for point in points]
         first = math.floor(min(max(point.bottom, point.y - 1) for point in points))  # an interval may reach down to 0
         return points, Axis("", first, math.ceil(max(point.top for point in points) + 0.2), log=True)
     lowest, highest = min(0.0, *(point.bottom for point in points)), max(0.0, *(point.top for point in points))
     return list(points), Axis("", lowest, highest * 1.1 or 0.01, percent=name != "kl_mean")
 
 
-def _logarithmic(point: Point) -> Point:
-    low, high = (
-        None if bound is None else math.log10(bound) if bound > 0 else LEAST_POWER for bound in (point.low, point.high)
-    )
-    return Point(point.x, math.log10(point.y), low, high, point.tooltip, point.name)
+def _log10(bound: float | None) -> Any:
+    return None if bound is None else math.log10(bound) if bound > 0 else LEAST_POWER
 
 
 def _dots(name: str, variants: Sequence[Variant]) -> Plot:
@@ -257,29 +250,26 @@ def _categories(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
         for group in variant.groups:
             if name in group:
                 category = group_name(group) if len(tasks) > 1 else group["category"]
-                known.setdefault(category, [None] * len(variants))[index] = _group_point(group, name)
+                value, low, high = (None if bound is None else float(bound) for bound in group[name][:3])
+                n = group[name][3] if len(group[name]) > 3 else group["n"]
+                tooltip = f"{format_value(name, value)} of {n}, {format_value(name, low)} to {format_value(name, high)}"
+                point = Point(0, math.nan if value is None else value, low, high, tooltip)
+                known.setdefault(category, [None] * len(variants))[index] = point
     if len(known) < 2:
         return []
     good = 1.0 if name == "match_rate" else 0.0
-    rows = sorted(known.items(), key=lambda row: -_mean_distance(row[1], good))
+
+    def mean_distance(points: Sequence[Point | None]) -> float:
+        distances = [abs(point.y - good) for point in points if point and math.isfinite(point.y)]
+        return sum(distances) / len(distances) if distances else 0.0
+
+    rows = sorted(known.items(), key=lambda row: -mean_distance(row[1]))
     heading = f"{_headed(name)} by category"
     if len(rows) > MAX_CATEGORIES:
         heading += f" (the worst {MAX_CATEGORIES} of {len(rows)})"
     cells = [[label, [asdict(point) if point else None for point in points]] for label, points in rows[:MAX_CATEGORIES]]
     labels = [variant.label for variant in variants]
     return [{"kind": "matrix", "title": heading, "columns": labels, "rows": cells, "good": good}]
-
-
-def _mean_distance(points: Sequence[Point | None], good: float) -> float:
-    distances = [abs(point.y - good) for point in points if point and math.isfinite(point.y)]
-    return sum(distances) / len(distances) if distances else 0.0
-
-
-def _group_point(group: dict[str, Any], name: str) -> Point:
-    value, low, high = (None if bound is None else float(bound) for bound in group[name][:3])
-    n = group[name][3] if len(group[name]) > 3 else group["n"]
-    tooltip = f"{format_value(name, value)} of {n}, {format_value(name, low)} to {format_value(name, high)}"
-    return Point(0, math.nan if value is None else value, low, high, tooltip)
 
 
 def _heat(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
@@ -319,10 +309,6 @@ def _levels(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
     return [line_chart(chart.heading + chart.unit, x, Axis("", 0, last, percent=not chart.unit), series)]
 
 
-def _all_dots(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
-    return [_dots(name, variants) for name in chart.metrics]
-
-
 _DRAW: Mapping[str, Callable[[Chart, Sequence[Variant]], list[Plot]]] = {
     "curves": _curves,
     "kl_distribution": _kl_distribution,
@@ -330,5 +316,5 @@ _DRAW: Mapping[str, Callable[[Chart, Sequence[Variant]], list[Plot]]] = {
     "categories": _categories,
     "heat": _heat,
     "levels": _levels,
-    "dots": _all_dots,
+    "dots": lambda chart, variants: [_dots(name, variants) for name in chart.metrics],
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -14,9 +13,8 @@ from mill.checks.gate import Rule, judge
 from mill.checks.glossary import format_value, title
 from mill.checks.kinds import explain
 from mill.checks.result import Check, Variant, read_check
-from mill.metrics.estimate import Estimate
-from mill.report.about import check_about, listed
 from mill.report.checks import details, metric_groups
+from mill.report.sections import check_about, listed
 from mill.support.files import encode_float, json_text
 from mill.view.charts import Axis, Plot, Point, Series, charts, line_chart
 from mill.view.index import ResultsIndex
@@ -208,7 +206,9 @@ def _change_facts(row: Row) -> list[str]:
         same = row["distinct"] == 1
         facts.append("every run failed" if same else f"{row['distinct']} answers, the first {row['times'][0]} times")
     elif row.get("choices"):
-        facts.append(f"the baseline preferred its choice by {_choice_margin(row):.3f} nats")
+        best = sorted((float(choice["logprobs"][0]) for choice in row["choices"]), reverse=True)[:2]
+        margin = best[0] - best[1] if len(best) == 2 and best[0] != best[1] else 0.0  # both may be infinite
+        facts.append(f"the baseline preferred its choice by {margin:.3f} nats")
     elif row["severity"] != "failed":
         facts.append(f"{100 * float(row['similarity']):.0f} % similar")
     divergence = row.get("divergence") or {}
@@ -219,12 +219,6 @@ def _change_facts(row: Row) -> list[str]:
     if row.get("kl"):
         facts.append(f"KL up to {float(row['kl']['max']):.3g}")
     return facts
-
-
-def _choice_margin(row: Row) -> float:
-    """The largest log-probability of the baseline minus the next."""
-    first = sorted((float(choice["logprobs"][0]) for choice in row["choices"]), reverse=True)[:2]
-    return first[0] - first[1] if len(first) == 2 and first[0] != first[1] else 0.0
 
 
 def _as_text(value: Any) -> str | None:
@@ -241,7 +235,10 @@ def metric_over_time(checks: Mapping[str, Check], metric: str) -> dict[str, Any]
         for variant in check.variants:
             if metric in variant.metrics:
                 name = f"{check.command} {', '.join(check.tasks)}: {variant.label}"
-                point = {"created": check.created, "uid": uid, **_plain(metric, variant.metrics[metric])}
+                one = variant.metrics[metric]
+                numbers = {"value": one.value, "low": one.low, "high": one.high}
+                encoded = {key: None if value is None else encode_float(value) for key, value in numbers.items()}
+                point = {"created": check.created, "uid": uid, **encoded, "text": format_value(metric, one.value)}
                 series.setdefault(name, []).append(point)
     return {"metric": metric, "known": measured(checks), "series": series, "chart": _trend(metric, series)}
 
@@ -251,35 +248,21 @@ def measured(checks: Mapping[str, Check]) -> list[str]:
     return sorted({name for check in checks.values() for variant in check.variants for name in variant.metrics})
 
 
-def _plain(name: str, estimate: Estimate) -> dict[str, Any]:
-    numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    encoded = {key: None if value is None else encode_float(value) for key, value in numbers.items()}
-    return {**encoded, "text": format_value(name, estimate.value)}
-
-
 def _trend(metric: str, series: dict[str, list[dict[str, Any]]]) -> Plot | None:
     """A line for each series over the times at which checks were made."""
     times = sorted({point["created"] for points in series.values() for point in points})
-    drawn = [
-        Series(name, [_point(name, point, times.index(point["created"])) for point in points if _is_finite(point)], number)
-        for number, (name, points) in enumerate(series.items())
-    ]
+    drawn = []
+    for number, (name, points) in enumerate(series.items()):
+        shown = []
+        for one in points:  # NaN and infinity are texts
+            value, low, high = (one[key] if isinstance(one[key], float) else None for key in ("value", "low", "high"))
+            if value is not None:
+                tooltip = f"{name}, {one['created']}: {one['text']}"
+                shown.append(Point(times.index(one["created"]), value, low, high, tooltip))
+        drawn.append(Series(name, shown, number))
     values = [bound for line in drawn for point in line.points for bound in (point.bottom, point.top)]
     if not values:
         return None
     low, high = min(0.0, *values), max(values) * 1.1 or 1.0
-    x = Axis("when the check was made", -0.4, len(times) - 0.6, names=[_day(time) for time in times])
+    x = Axis("when the check was made", -0.4, len(times) - 0.6, names=[time[5:16].replace("T", " ") for time in times])
     return line_chart(title(metric), x, Axis("", low, high), drawn)
-
-
-def _is_finite(point: Mapping[str, Any]) -> bool:
-    return isinstance(point["value"], (int, float)) and math.isfinite(point["value"])  # NaN and infinity are texts
-
-
-def _point(name: str, point: Mapping[str, Any], x: int) -> Point:
-    low, high = (bound if isinstance(bound, float) else None for bound in (point["low"], point["high"]))
-    return Point(x, point["value"], low, high, f"{name}, {point['created']}: {point['text']}")
-
-
-def _day(created: str) -> str:
-    return created[5:16].replace("T", " ")

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,17 @@ from mill.api.errors import MillError, RunError
 from mill.store.sample_row import STATUSES, read_any_row
 from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
-from mill.view.database import Database
-from mill.view.other_logs.find import OtherLog
+from mill.view.database import MOST_METRICS, Database, indexed, pair_key
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.sample_line import METRIC_COLUMNS, indexed, pair_key
-from mill.view.scan import scan
+from mill.view.scan import OtherLog, scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500
 _DAMAGED = ("malformed", "not a database", "disk I/O error", "no such table")
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
-    "margin, worst, worst_at, prompt_key, answer_key, extracted_key, {}) VALUES ({})"
-).format(", ".join(f"v{number}" for number in range(METRIC_COLUMNS)), ", ".join("?" * (17 + METRIC_COLUMNS)))
+    f"margin, worst, worst_at, prompt_key, answer_key, extracted_key, numbers, ratios) VALUES ({', '.join('?' * 19)})"
+)
 _BLOCK = 1 << 20
 
 
@@ -241,16 +239,13 @@ class _FileReader:
         self.requests = int(known["requests"]) if known is not None else 0
         self.metrics: list[str] = json.loads(known["metrics"]) if known is not None else []
         self.statuses = dict(json.loads(known["statuses"])) if known is not None else dict.fromkeys(STATUSES, 0)
-        self.id = int(known["id"]) if known is not None else self._new_file()
+        insert, given = "INSERT INTO files (run, task, path) VALUES (?, ?, ?)", (file.run, file.task, str(file.path))
+        self.id = int(known["id"] if known is not None else change.execute(insert, given).lastrowid)
         self.first: int | None = known["first"] if known is not None else None
         self.last: int | None = known["last"] if known is not None else None
         self._names: dict[str, int] = {}
         self._seen: set[int] = set()
         self._rows: list[tuple[Any, ...]] = []
-
-    def _new_file(self) -> int:
-        values = (self.file.run, self.file.task, str(self.file.path))
-        return int(self.change.execute("INSERT INTO files (run, task, path) VALUES (?, ?, ?)", values).lastrowid)
 
     def read(self, start: int) -> Iterator[int]:
         """Yields the end of each line."""
@@ -268,7 +263,7 @@ class _FileReader:
         except ValueError:
             self.damaged += 1
             return
-        self.metrics += [name for name in row.values if name not in self.metrics][: METRIC_COLUMNS - len(self.metrics)]
+        self.metrics += [name for name in row.values if name not in self.metrics][: MOST_METRICS - len(self.metrics)]
         columns = indexed(row, self.metrics)
         key = pair_key(row)
         while key in self._seen:  # samples with the same data: the second is paired with the second of another run
@@ -333,3 +328,64 @@ def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, 
         except (MillError, OSError) as error:
             index.state.warnings = [str(error)]
         stopped.wait(max(every_s, 10 * (time.monotonic() - began)))
+
+
+# --- Full-text search
+
+MOST_CHARACTERS = 20_000  # of each text: half from its end, where a question is, since few-shot prompts start alike
+_SEARCHED = 500
+_PAUSE_S = 0.2
+
+
+def build_search(index: ResultsIndex, stopped: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+    """Add the words of all samples that are not in the full-text index yet, in short transactions so that nothing waits for
+    it, and not while the server is `busy` with requests."""
+    while not stopped.is_set():
+        if busy():
+            stopped.wait(_PAUSE_S)
+            continue
+        rows = _next_rows(index)
+        if not rows:
+            return
+        texts = list(_texts(index, rows))
+        with index.database.change() as change:
+            known = change.execute("SELECT 1 FROM files WHERE id = ?", (rows[0]["file"],)).fetchone()
+            if known is not None:  # else the file was replaced meanwhile
+                change.executemany("INSERT INTO texts (rowid, prompt, response) VALUES (?, ?, ?)", texts)
+                change.execute("UPDATE files SET searched = ? WHERE id = ?", (rows[-1]["id"], rows[0]["file"]))
+
+
+def _next_rows(index: ResultsIndex) -> list[Any]:
+    connection = index.database.connection()
+    file = connection.execute("SELECT * FROM files WHERE first IS NOT NULL AND searched < last LIMIT 1").fetchone()
+    if file is None:
+        return []
+    query = "SELECT id, file, offset, length FROM samples WHERE id BETWEEN ? AND ? AND +file = ? ORDER BY id LIMIT ?"
+    start = max(file["first"], file["searched"] + 1)
+    return connection.execute(query, (start, file["last"], file["id"], _SEARCHED)).fetchall()
+
+
+def _texts(index: ResultsIndex, rows: list[Any]) -> Iterator[tuple[int, str, str]]:
+    """A line that cannot be read has no words."""
+    for row in rows:
+        try:
+            one = read_any_row(raw_line(index, row)[1])
+        except (MillError, ValueError):
+            continue
+        written = "\n".join(filter(None, (one.reasoning, one.response, one.chosen)))
+        yield row["id"], _bounded(one.prompt), _bounded(written)
+
+
+def _bounded(text: str) -> str:
+    half = MOST_CHARACTERS // 2
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:half]} {text[-half:]}"
+
+
+def raw_line(index: ResultsIndex, row: Any) -> tuple[str, bytes]:
+    path = index.database.connection().execute("SELECT path FROM files WHERE id = ?", (row["file"],)).fetchone()["path"]
+    try:
+        with open_regular(Path(path)) as handle:
+            handle.seek(row["offset"])
+            return path, handle.read(row["length"])
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error

@@ -16,12 +16,10 @@ from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.score.recorded_run import distinguishing_arguments
 from mill.store.sample_row import STATUSES
 from mill.view.check_queries import list_checks
-from mill.view.comparing import PairFilter, compare_summary, list_pairs
-from mill.view.filters import SampleFilter, all_rows, read_names
-from mill.view.index import ResultsIndex
-from mill.view.queries import list_samples, read_sample
+from mill.view.compare import PairFilter, compare_summary, list_pairs
+from mill.view.index import ResultsIndex, build_search
+from mill.view.queries import SampleFilter, all_rows, list_samples, read_names, read_sample
 from mill.view.run_info import RunInfo, run_labels
-from mill.view.search import build_search
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,13 +183,13 @@ class LoadedResults:
         given = status if isinstance(status, str) else ",".join(status)
         statuses = read_names(given, STATUSES, "status")
         if search:
-            self._build_search()
+            build_search(self._index, Event())
         rows: list[dict[str, Any]] = []
         for one in [self._find(run)] if run else self._with_task(task):
             chosen = SampleFilter(one.uid, task, category, statuses, search=search)
             left = None if limit is None else limit - len(rows)
-            if left != 0:
-                rows += self._samples(chosen, left)
+            found = all_rows(lambda page, chosen=chosen: list_samples(self._index, replace(chosen, page=page)), left)  # type: ignore[misc]
+            rows += [read_sample(self._index, one.uid, row["task"], row["id"]) for row in found]
         return typed(_frame(rows), sample_types(rows))
 
     def _with_task(self, task: str) -> list[RunInfo]:
@@ -201,10 +199,6 @@ class LoadedResults:
             known = {name for run in self._index.runs.values() for name in run.tasks}
             raise UnknownName("task", task, known, hint="the column `tasks` of `.runs` has the names")
         return runs
-
-    def _samples(self, chosen: SampleFilter, limit: int | None) -> list[dict[str, Any]]:
-        found = all_rows(lambda page: list_samples(self._index, replace(chosen, page=page)), limit)
-        return [read_sample(self._index, chosen.run, row["task"], row["id"]) for row in found]
 
     def compare(self, a: str, b: str, task: str = "") -> pd.DataFrame:
         """The samples that two runs share: a row for each with both results, and how the answer changed."""
@@ -242,9 +236,6 @@ class LoadedResults:
                 found = ", ".join(self._labels[run.uid] for run in matches[:5])
                 raise SpecError(f"{len(matches)} runs are called {name!r}: {found}")
         raise UnknownName("run", name, self._labels.values(), hint="the column `run` of `.runs` has the names")
-
-    def _build_search(self) -> None:
-        build_search(self._index, Event())
 
 
 def load(folder: str | Path) -> LoadedResults:

@@ -9,7 +9,7 @@ import base64
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import permutations
@@ -21,14 +21,14 @@ from mill.api.errors import MillError, RunError, SpecError
 from mill.checks.result import Check
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import warn
-from mill.view import api, check_queries, comparing, queries
-from mill.view.comparing import PairFilter
-from mill.view.filters import SampleFilter, all_rows
+from mill.view import api, check_queries, queries
+from mill.view import compare as comparing
+from mill.view.compare import JOINED, PairFilter, comparison
 from mill.view.index import ResultsIndex
 from mill.view.media import read_media
 from mill.view.overview import Viewer, overview
 from mill.view.page import STATIC, offline_page
-from mill.view.pairs import JOINED, comparison
+from mill.view.queries import SampleFilter, all_rows
 from mill.view.run_info import RunInfo, run_labels, uid_of
 
 MOST_ROWS = 5_000  # of a task
@@ -143,12 +143,11 @@ def _chosen_checks(index: ResultsIndex, patterns: Sequence[str]) -> dict[str, Ch
         return checks
     labels, run_of = run_labels(index.runs.values()), check_queries.run_finder(index)
     chosen = {run.uid for run in index.runs.values() if any(_matches(one, run, labels) for one in patterns)}
-    return {uid: check for uid, check in checks.items() if _is_about(check, run_of, chosen)}
-
-
-def _is_about(check: Check, run_of: Callable[[str], str], runs: Collection[str]) -> bool:
-    paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
-    return all(run_of(path) in runs for path in paths)
+    found: dict[str, Check] = {}
+    for uid, check in checks.items():
+        paths = [variant.run for variant in check.variants] + ([check.baseline_run] if check.against else [])
+        found |= {uid: check} if all(run_of(path) in chosen for path in paths) else {}
+    return found
 
 
 def _matches(pattern: str, run: RunInfo, labels: dict[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -51,7 +52,10 @@ class LiveProgress:
 
     def _of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
         watcher = self._watchers.setdefault(run.uid, SessionWatcher(RunFolder(run.path)))
-        if not _at_work(watcher):
+        working = False
+        with contextlib.suppress(RunError):  # a damaged file
+            working = bool(watcher.at_work())
+        if not working:
             self._runs.pop(run.uid, None)
             return None
         growth = self._runs.setdefault(run.uid, _Growth())
@@ -69,13 +73,6 @@ class LiveProgress:
             "rate": rate,
             "seconds_left": left / rate if rate else None,
         }
-
-
-def _at_work(watcher: SessionWatcher) -> bool:
-    try:
-        return bool(watcher.at_work())
-    except RunError:  # a damaged file
-        return False
 
 
 def _count_lines(growth: _Growth, folder: Path) -> None:
@@ -113,14 +110,18 @@ def overview(viewer: Viewer) -> dict[str, Any]:
     """All runs and checks, and how far the index is."""
     index = viewer.index
     runs = list(index.runs.values())  # once: another thread replaces them
-    counts, labels, live = _all_counts(index), run_labels(runs), _live(viewer, runs)
+    files: dict[str, list[Any]] = {}
+    for row in index.database.connection().execute("SELECT run, statuses, damaged FROM files"):
+        files.setdefault(row["run"], []).append(row)
+    labels, live, warnings = run_labels(runs), _live(viewer, runs), index.state.warnings
+    more = len(warnings) - _MOST_WARNINGS
     return {
         "mill": __version__,
         "folder": str(index.root),
         **_index_progress(index),
-        "warnings": _bounded(index.state.warnings),
+        "warnings": [*warnings[:_MOST_WARNINGS], *([f"and {more} more warnings"] if more > 0 else [])],
         "runs": [
-            {**_run_entry(run, counts.get(run.uid) or summed([])), "label": labels[run.uid], "live": live.get(run.uid)}
+            {**_run_entry(run, summed(files.get(run.uid, []))), "label": labels[run.uid], "live": live.get(run.uid)}
             for run in runs
         ],
         "checks": list_checks(index),
@@ -149,18 +150,6 @@ def _live(viewer: Viewer, runs: Sequence[RunInfo]) -> dict[str, dict[str, Any]]:
     return {uid: one for uid, one in found.items() if one is not None}
 
 
-def _bounded(warnings: list[str]) -> list[str]:
-    more = len(warnings) - _MOST_WARNINGS
-    return [*warnings[:_MOST_WARNINGS], *([f"and {more} more warnings"] if more > 0 else [])]
-
-
-def _all_counts(index: ResultsIndex) -> dict[str, dict[str, int]]:
-    files: dict[str, list[Any]] = {}
-    for row in index.database.connection().execute("SELECT run, statuses, damaged FROM files"):
-        files.setdefault(row["run"], []).append(row)
-    return {run: summed(rows) for run, rows in files.items()}
-
-
 def summed(files: Iterable[Any]) -> dict[str, int]:
     """How many samples of several files are right, wrong, failed and so on, and how many lines are damaged."""
     counts = {**dict.fromkeys(STATUSES, 0), "damaged": 0}
@@ -176,7 +165,13 @@ def _run_entry(run: RunInfo, counts: Mapping[str, int]) -> dict[str, Any]:
     last = sessions[-1] if sessions else {}
     results: dict[str, TaskResult | BenchmarkResult] = {**run.results.benchmarks, **run.results.tasks}
     scores = [
-        {"name": name, "metric": metric, "value": _number(one.value), "low": one.low, "high": one.high}
+        {
+            "name": name,
+            "metric": metric,
+            "value": one.value if math.isfinite(one.value) else None,
+            "low": one.low,
+            "high": one.high,
+        }
         for name, result in results.items()
         if (metric := main_metric(result.metrics)) and (one := result.metrics[metric])
     ]
@@ -197,10 +192,6 @@ def _run_entry(run: RunInfo, counts: Mapping[str, int]) -> dict[str, Any]:
         "scores": scores[:_SHOWN_METRICS],
         "more_scores": max(0, len(scores) - _SHOWN_METRICS),
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def search_progress(index: ResultsIndex) -> dict[str, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +15,7 @@ from mill.api.task import RenderSettings
 from mill.score.recorded_run import distinguishing_arguments
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.schema import Results
+from mill.support.files import json_text
 
 MILL = "mill"
 _LONGEST_VALUE = 40
@@ -65,7 +68,7 @@ class RunInfo:
         given = self.manifest.get("settings", {})
         if self.tool != MILL:
             return dict(given)
-        defaults = {name: _plain(value) for name, value in vars(RenderSettings()).items()}
+        defaults = json.loads(json_text(vars(RenderSettings())))
         return {name: value for name, value in given.items() if value != defaults.get(name)}
 
     @property
@@ -92,11 +95,14 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
     """A name for each run that no other run has: the model, and the arguments or settings in which it differs."""
     listed = list(runs)
     arguments = distinguishing_arguments({str(run.path): run.manifest.get("model") or {"name": run.name} for run in listed})
-    labels = {run.uid: " ".join(filter(None, (short_name(run.model), arguments[str(run.path)]))) for run in listed}
+    models = {run.model: None for run in listed}
+    counts = Counter(map(short_name, models))
+    known = {model: short_name(model) if counts[short_name(model)] == 1 else model for model in models}
+    labels = {run.uid: " ".join(filter(None, (known[run.model], arguments[str(run.path)]))) for run in listed}
     for run in listed:
         if run.tool != MILL:  # one log has one model and few tasks
             more = "" if len(run.tasks) < 3 else f" and {len(run.tasks) - 2} more"
-            labels[run.uid] = f"{short_name(run.model)}: {', '.join(run.tasks[:2])}{more}"
+            labels[run.uid] = f"{known[run.model]}: {', '.join(run.tasks[:2])}{more}"
     for same in _groups([run for run in listed if run.tool == MILL], labels):
         flat = {run.uid: _flat({**run.settings, **run.condition}) for run in same}
         names = {name for settings in flat.values() for name in settings}
@@ -105,8 +111,9 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
             shown = [f"{name}={flat[run.uid][name]}" for name in differing if name in flat[run.uid]]
             labels[run.uid] += f" ({', '.join(shown)})" if shown else ""
     for same in _groups(listed, labels):  # fresh runs of the same settings, or logs of another tool
+        folders = {run.path.name if run.tool == MILL else run.name for run in same}
         for run in same:
-            labels[run.uid] += f" ({run.path.name if run.tool == MILL else run.name})"
+            labels[run.uid] += f" ({run.name if len(folders) < len(same) or run.tool != MILL else run.path.name})"
     return labels
 
 
@@ -129,13 +136,6 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
 def short_name(model: str) -> str:
     """The last part of a path or of a hub name."""
     return model.rstrip("/").rpartition("/")[2] or model
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it."""
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def read_run(path: Path, root: Path, *, tool: str = MILL, origin: str = "") -> RunInfo:

@@ -1,19 +1,22 @@
-"""The web server of `mill view`: its page, the API, and a stream of updates. It only reads."""
+"""The web server of `mill view`: its page, the API, a stream of updates, and who may read them. It only reads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 import json
 import logging
 import os
+import re
 import signal
 import sqlite3
 import sys
 import threading
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Middleware
 
 from mill.api.errors import MillError, SpecError
 from mill.support.files import json_text
 from mill.support.terminal import echo, utf8, warn
-from mill.view.index import ResultsIndex, sync_forever
+from mill.view.index import ResultsIndex, build_search, raw_line, sync_forever
 from mill.view.overview import Viewer, overview, update
 from mill.view.page import OFFLINE, live_page, policy
-from mill.view.security import HEADERS, guard
 
 
 def _is_own_error(record: logging.LogRecord) -> bool:
@@ -57,23 +60,18 @@ async def _serve(index: ResultsIndex, host: str, port: int, token: str, *, brows
             await site.start()
         except OSError as error:
             raise SpecError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
-        address = f"http://{_shown(host)}:{runner.addresses[0][1]}/?token={token}"
+        shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{runner.addresses[0][1]}/?token={token}"
         echo(f"{index.root}: {address}")
         echo("Ctrl-C ends the server", err=True)
-        if browser and _has_display():
+        # Without a display a text browser would take over the terminal.
+        if browser and (
+            sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        ):
             await asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address)
         await _interrupted()
     finally:
         await runner.cleanup()
-
-
-def _shown(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-
-
-def _has_display() -> bool:
-    """Without one a text browser would take over the terminal."""
-    return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 async def _interrupted() -> None:
@@ -124,7 +122,6 @@ async def _background(app: web.Application) -> AsyncIterator[None]:
     def searching() -> None:
         stopped.wait(_FIRST_PAGE_S)
         from mill.view import api  # noqa: F401  the first page needs little; what the others need is imported after it
-        from mill.view.search import build_search
 
         while not stopped.is_set():
             if changed.wait(0.5):
@@ -200,7 +197,7 @@ async def _raw(request: web.Request) -> web.Response:
     index, given = request.app[VIEWER].index, request.query
 
     def read() -> web.Response:
-        from mill.view.queries import raw_line, sample_row
+        from mill.view.queries import sample_row
 
         row = sample_row(index, given.get("run", ""), given.get("t", ""), given.get("id", ""))
         headers = {"Content-Disposition": 'attachment; filename="sample.json"'}
@@ -275,3 +272,78 @@ async def _page(request: web.Request) -> web.Response:
 
 async def _nothing(request: web.Request) -> web.Response:
     return _error(404, "there is no such page")
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def guard(token: str, host: str) -> Middleware:
+    """A middleware. The Host header must be an address or a name of this server: a page elsewhere whose name was pointed at
+    this address (DNS rebinding) sends its own. The page has no data and needs no token; everything else does."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = _refusal(request, token, host)
+        if refusal is not None:
+            response: web.StreamResponse = web.json_response({"error": refusal[1]}, status=refusal[0])
+        else:
+            try:
+                response = await handler(request)
+            except web.HTTPException as error:
+                error.headers.update(HEADERS)
+                raise
+        for name, value in HEADERS.items():
+            if not response.prepared:
+                response.headers.setdefault(name, value)
+        return response
+
+    return check
+
+
+def _refusal(request: web.Request, token: str, host: str) -> tuple[int, str] | None:
+    if request.method not in ("GET", "HEAD"):
+        return 405, "the viewer only reads: GET is the one method"
+    named = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9.-]+))(?::\d{1,5})?", request.headers.get("Host", ""))
+    if named is None or not _allowed_host(named[1] or named[2], host):
+        return 403, "this server has another name"
+    origin = request.headers.get("Origin")
+    if origin is not None and origin != f"{request.scheme}://{request.headers.get('Host', '')}":
+        return 403, "requests of other sites are refused"
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+        return 403, "requests of other sites are refused"
+    if request.path.startswith(("/api/", "/events", "/report/")):
+        given = request.query.get("token", "")
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
+            return 401, "the token is missing or wrong: open the address that `mill view` printed"
+    return None
+
+
+def _allowed_host(name: str, host: str) -> bool:
+    """A server on all addresses is called by any of them, but never by a name that someone else may choose."""
+    if name == host or (is_loopback(host) and name in LOCAL_NAMES):
+        return True
+    if host not in ("0.0.0.0", "::"):
+        return False
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True

@@ -16,11 +16,10 @@ from mill.metrics.divergence import bounded_gap, common_start, exact_gaps
 from mill.store.record import distribution_file
 from mill.store.sample_schema import read_response
 from mill.support.files import encode_float
-from mill.view.filters import Page, SampleFilter
+from mill.view.database import TOKENS
 from mill.view.index import ResultsIndex
-from mill.view.queries import files_of, find_run, list_samples, read_line, sample_row
+from mill.view.queries import Page, SampleFilter, files_of, find_run, list_samples, read_line, sample_row
 from mill.view.run_info import RunInfo, file_signature
-from mill.view.sample_line import TOKENS
 
 _FILE = "tokenizer.json"
 LARGEST = 1 << 27  # bytes
@@ -237,14 +236,22 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
             f"AND x.flags & {TOKENS} AND y.flags & {TOKENS}"
         )
         file, other = sides[0][task], sides[1][task]
-        found = index.database.connection().execute(query, (other["id"], file["first"], file["last"], file["id"])).fetchall()
+        connection = index.database.connection()
+        found = connection.execute(query, (other["id"], file["first"], file["last"], file["id"])).fetchall()
         total += len(found)
         for row in found[: MOST_TEXTS - looked_at]:
             looked_at += 1
-            lines = [_line(index, number) for number in (row["a"], row["b"])]
+            lines = [
+                read_line(index, connection.execute("SELECT * FROM samples WHERE id = ?", (row[side],)).fetchone())
+                for side in "ab"
+            ]
             tokens = paired_tokens(lines[0], lines[1], runs)
             name = str(lines[0]["id"])
-            shown = _forced_sample(name, find_run(index, a).tasks) if forced else (task, name)
+            shown = (task, name)
+            if forced:  # a forced text is named TASK/SAMPLE: both may have slashes, so that the task decides
+                owners = [one for one in find_run(index, a).tasks if name.startswith(f"{one}/")]
+                owner = max(owners, key=len, default=name.partition("/")[0])
+                shown = owner, name[len(owner) + 1 :]
             rows += [
                 {**_located(shown[0], shown[1], tokens, at), **token}
                 for at, token in enumerate(tokens)
@@ -252,17 +259,6 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
             ]
     rows.sort(key=lambda row: -row["kl"])
     return {"rows": rows[:MOST_LISTED], "texts": looked_at, "of": total, "forced": forced is not None}
-
-
-def _forced_sample(name: str, tasks: Sequence[str]) -> tuple[str, str]:
-    """Task and sample of a forced text, which is named TASK/SAMPLE: both may have slashes, so that the task decides."""
-    found = [task for task in tasks if name.startswith(f"{task}/")]
-    task = max(found, key=len, default=name.partition("/")[0])
-    return task, name[len(task) + 1 :]
-
-
-def _line(index: ResultsIndex, number: int) -> dict[str, Any]:
-    return read_line(index, index.database.connection().execute("SELECT * FROM samples WHERE id = ?", (number,)).fetchone())
 
 
 def _located(task: str, name: str, tokens: Sequence[Mapping[str, Any]], at: int) -> dict[str, Any]:

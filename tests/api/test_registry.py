@@ -13,6 +13,8 @@ import pytest
 from mill.api import registry as registry_module
 from mill.api.errors import MillError, UnknownName
 from mill.api.registry import Registry, register_metric, register_model, register_task
+from mill.models.spec.backends import backends, of_prefix
+from mill.support.terminal import own_warnings
 
 Write = Callable[[str, str], None]
 
@@ -160,3 +162,37 @@ def test_a_module_entry_point_that_does_not_register_its_name_is_refused(
     publish(monkeypatch, EntryPoint("a", "mill_test_idle", "mill.things"))
     with pytest.raises(MillError, match="mill_test_idle does not register the thing 'a'"):
         things.get("a")
+
+
+PACKAGE = """
+from mill.api.backend import Backend
+
+BACKEND = Backend(
+    name="mill-test-engine", target="mill_test_engine:Engine", aliases=("hf", "mine"), prefixes={"vllm": {}, "turbo": {}}
+)
+"""
+
+
+@pytest.mark.usefixtures("plugins_unread")
+def test_a_package_does_not_get_a_name_of_mill(
+    write_module: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither as the name of an entry point, nor as an alias or a prefix, nor in Python without `override`."""
+    monkeypatch.setattr(registry_module.models, "_entries", registry_module.models.entries())
+    write_module("mill_test_package", PACKAGE)
+    described = EntryPoint("mill-test-engine", "mill_test_package:BACKEND", "mill.models")
+    publish(monkeypatch, described, EntryPoint("timm", "math:pi", "mill.models"))
+    with own_warnings():
+        found = {backend.name: backend for backend in backends()}
+        register_model("clip")(type("Mine", (), {"__module__": "mill_test_package"}))
+    assert (
+        found["mill-test-engine"].names == ("mill-test-engine", "mine")
+        and "hf" in found
+        and found["timm"].target[:5] == "mill."
+    )
+    assert of_prefix("vllm") == ("vllm", {}) and of_prefix("turbo") == ("mill-test-engine", {})
+    assert registry_module.models.is_builtin("clip")
+    who = ("mill_test_package:BACKEND", "hf"), ("math:pi", "timm"), ("mill_test_package", "clip")
+    assert caplog.messages == [
+        f"{module} does not get the name {name}: mill itself has a backend of that name" for module, name in who
+    ]

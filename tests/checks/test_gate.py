@@ -28,7 +28,7 @@ from mill.checks.result import Check, Variant
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import rate, rate_difference
-from mill.report.junit import as_junit
+from mill.report.checks import as_junit
 
 
 def check(**values: float) -> Check:

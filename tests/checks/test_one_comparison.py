@@ -21,7 +21,7 @@ from mill.checks.sentences import compared_sentences
 from mill.cli.main import run
 from mill.report.score_diff import diff_scores
 from mill.store.sample_row import SampleRow, iterate_rows
-from mill.view.comparing import compare_summary, read_pair_filter
+from mill.view.compare import compare_summary, read_pair_filter
 from mill.view.index import ResultsIndex
 from tests.fixed_answers import FixedTask, run_answers
 from tests.view.conftest import uid_of_model

@@ -14,7 +14,7 @@ import pytest
 from mill.api.response import Response
 from mill.api.task import Sample
 from mill.cli.main import run as main
-from mill.report.transcript import transcript
+from mill.report.show import transcript
 from mill.runs.rescore import score_again
 from mill.store.folder import RunFolder, find_runs
 from mill.store.samples import RunSample, row_of

@@ -65,7 +65,7 @@ class InProcess:
 def vllm_in_process(vllm_python: str, small: Path, tmp_path_factory: pytest.TempPathFactory) -> InProcess:
     def make(folder: Path) -> None:
         command = [vllm_python, str(ROOT / "tests/engines/in_vllm.py"), str(small), str(folder)]
-        done = forking.run(command, env={**ENVIRONMENT, "MILL_DATA": str(folder / "data")}, timeout=900)
+        done = forking.run(command, env=ENVIRONMENT, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr[-2000:]
         assert "misses=1," in done.stdout, "one engine serves all commands"
 

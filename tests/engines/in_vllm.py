@@ -10,33 +10,24 @@ from pathlib import Path
 import vllm
 
 from mill.cli.main import run
-from mill.models.vllm.model import VLLMModel
-
-QUESTION = {"question": "What is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}
+from mill.models.vllm import VLLMModel
 
 
 def commands(model: Path, out: Path) -> dict[str, list[str]]:
     spec = f"vllm[path={model},dtype=float32,max_model_len=1024,enforce_eager=true"
-    parsing = f"{spec},reasoning_parser=deepseek_r1,tool_call_parser=hermes]"
     reference = f"hf[path={model},dtype=float32]"
     compare = ["--prompts", "numerics", "--limit", "4", "--max-tokens", "12", "--fail-on", "kl_mean>1e-4, match_rate<1"]
-    agent = ["gsm8k_python", "--limit", "1", "--max_tokens", "16", "--max_rounds", "2"]
     return {
         "conform": ["conform", f"{spec}]", "--reference", reference, "--tolerance", "1e-3"],
         "compare": ["compare", reference, f"{spec}]", *compare, "--output", str(out), "--quiet"],
-        "agent": ["eval", parsing, *agent, "--output_dir", str(out / "agent")],
     }
 
 
 def main(model: Path, out: Path) -> None:
-    for split in ("train", "test"):
-        file = out / f"data/openai/gsm8k/main/{split}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(QUESTION) + "\n")
     vllm.LLM = functools.cache(vllm.LLM)
     end_engine, VLLMModel.clean = VLLMModel.clean, lambda self: None  # type: ignore[method-assign]
     for name, command in commands(model, out).items():
-        if name == "agent":  # the last
+        if name == "compare":  # the last
             VLLMModel.clean = end_engine  # type: ignore[method-assign]
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

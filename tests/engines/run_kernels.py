@@ -13,8 +13,7 @@ import torch
 from torch.nn.functional import silu
 
 from mill.models.prefix import attention, fused_kernels
-from mill.models.prefix.pack import PackLayout
-from mill.models.prefix.trie import Segment
+from mill.models.prefix.trie import PackLayout, Segment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float16, torch.bfloat16 if DEVICE == "cuda" else torch.float32]

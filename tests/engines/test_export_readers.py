@@ -13,7 +13,7 @@ import pytest
 from mill.export.run import ExportedRun
 from tests import forking
 from tests.engines.prepared import environment
-from tests.export.made_runs import ENVIRONMENT, evaluate, leaks, lines, mill
+from tests.export.made_runs import ENVIRONMENT, evaluate, leaks, mill
 from tests.export.odd import ESCAPED
 
 EXAM = Path(__file__).parents[1] / "toy_exam.py"
@@ -116,16 +116,13 @@ def test_inspect_reads_dialogs_and_tools(logs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("option", "limit"), [("--sample", None), ("--limit", 60)])
-def test_inspect_and_every_eval_ever_read_what_was_sampled(
-    option: str, limit: int | None, python: str, tmp_path: Path
-) -> None:
+def test_inspect_reads_what_was_sampled(option: str, limit: int | None, python: str, tmp_path: Path) -> None:
     """A limit is the first rows: a random sample has none."""
     options = ["--task_paths", str(EXAM), "--output_dir", str(tmp_path / "run"), option, "60", "--quiet"]
     done = mill("eval", "exam[name=org/a,accuracy=0.65]", "toy_exam_art", *options, python=python)
     assert done.returncode == 0, done.stderr
-    for target in ("inspect", "every-eval-ever"):
-        done = mill("export", str(tmp_path / "run"), "--to", target, "--out", str(tmp_path / target), python=python)
-        assert done.returncode == 0, done.stderr
+    done = mill("export", str(tmp_path / "run"), "--to", "inspect", "--out", str(tmp_path / "inspect"), python=python)
+    assert done.returncode == 0, done.stderr
     done = forking.run([python, str(READER), str(tmp_path / "inspect")], env=ENVIRONMENT)
     (log,) = json.loads(done.stdout)
     first = "first 60 of 300; first 60 rows, not a random sample (--sample draws one)"
@@ -133,60 +130,11 @@ def test_inspect_and_every_eval_ever_read_what_was_sampled(
     drawn += "the intervals are about the score of the whole test set"
     sampled = drawn if limit is None else first
     assert (log["limit"], log["metadata"]["mill"]["sampled"], len(log["samples"])) == (limit, sampled, 60)
-    done = every_eval_ever(python, "validate", "data/*/*/*/*", folder=tmp_path / "every-eval-ever")
-    assert done.returncode == 0 and "2 passed, 0 warning-only, 0 failed" in done.stdout, done.stdout
-    (file,) = (tmp_path / "every-eval-ever").rglob("*[0-9a-f].json")
-    (result,) = json.loads(file.read_text())["evaluation_results"]
-    assert result["score_details"]["details"]["sampled"] == sampled
-
-
-@pytest.fixture(scope="module")
-def database(run: ExportedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("every")
-    for _ in range(2):
-        done = mill("export", str(run.folder.path), "--to", "every-eval-ever", "--out", str(folder))
-        assert done.returncode == 0
-    assert done.stderr.splitlines() == ["warning: odd_text: speed is inf, which Every Eval Ever cannot store"]
-    return folder
 
 
 def every_eval_ever(python: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [python, "-m", "every_eval_ever", *words]
     return forking.run(command, env=ENVIRONMENT, cwd=folder)
-
-
-def test_the_validator_of_every_eval_ever_accepts_all_files(python: str, database: Path) -> None:
-    assert len(list(database.rglob("*.json*"))) == 10  # five tasks, each with its samples
-    done = every_eval_ever(python, "validate", "data/*/*/*/*", folder=database)
-    assert done.returncode == 0 and "10 passed, 0 warning-only, 0 failed" in done.stdout, done.stdout
-
-
-def test_every_eval_ever_has_the_metrics_and_samples_of_the_run(run: ExportedRun, database: Path) -> None:
-    (file,) = (database / "data" / "odd_text" / "org" / "odd").glob("*[0-9a-f].json")
-    aggregate = json.loads(file.read_text())
-    (result,) = aggregate["evaluation_results"]
-    assert result["score_details"]["score"] == run.results.tasks["odd_text"].metrics["exact_match"].value
-    assert result["score_details"]["uncertainty"]["standard_error"]["value"] == pytest.approx(1 / 3)
-    assert result["score_details"]["details"] == {"failed": "1", "n": "4", "total": "4"}
-    found = {line["sample_id"]: line for line in lines(file.with_name(f"{file.stem}_samples.jsonl"))}
-    assert {name: line["evaluation"]["score"] for name, line in found.items()} == {
-        "plain": 1.0,
-        "hostile": 0.0,
-        "fails": 0.0,
-        "long": 0.0,
-    }
-    assert found["fails"]["error"] == "the server said \x1b[2J no" and found["plain"]["error"] is None
-    assert found["hostile"]["output"]["raw"] == [ESCAPED]
-    assert found["long"]["output"]["reasoning_trace"] == ["first I think"]
-    agent = lines(next((database / "data" / "odd_agent").rglob("*_samples.jsonl")))[0]
-    assert agent["interaction_type"] == "agentic" and [one["role"] for one in agent["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-        "assistant",
-    ]
-    assert leaks(database) == []
 
 
 @pytest.mark.parametrize("target", ["lm-eval", "inspect"])

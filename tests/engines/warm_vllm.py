@@ -14,4 +14,4 @@ import vllm.entrypoints.openai.api_server  # noqa: E402
 import vllm.v1.engine.core  # noqa: E402
 import vllm.v1.worker.cpu_worker  # noqa: E402, F401
 
-import mill.models.vllm.model  # noqa: E402, F401
+import mill.models.vllm  # noqa: E402, F401

@@ -13,7 +13,7 @@ import pytest
 from mill.api.registry import exporters
 from mill.cli.main import run as main
 from mill.export.run import ExportedRun
-from mill.export.target import parse_target
+from mill.export.target import known_exporters, parse_target
 from mill.view.scan import scan
 from tests.export.made_runs import ODD
 
@@ -57,9 +57,11 @@ def test_a_target_of_another_package(
     points = [
         EntryPoint("mill-test-names", "mill_test_names:EXPORTER", "mill.exporters"),
         EntryPoint("mill-test-broken", "mill_test_missing:EXPORTER", "mill.exporters"),
+        EntryPoint("parquet", "mill_test_names:EXPORTER", "mill.exporters"),
     ]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point for point in points if point.group == group])
-    monkeypatch.setattr(exporters, "_entries", exporters.entries())
+    monkeypatch.setattr(exporters, "_entries", {})
+    monkeypatch.setattr(exporters, "_builtin", "mill.export.target:builtin_exporters")  # as in a new process
     monkeypatch.setattr(exporters, "_plugins_read", False)
     (tmp_path / "out").mkdir()
     assert main(["export", str(results), "--to", "mill-test-names", "--out", str(tmp_path / "out")]) == 0
@@ -68,13 +70,17 @@ def test_a_target_of_another_package(
     error = capsys.readouterr().err
     assert "the target mill-test-broken cannot be used: cannot import mill_test_missing" in error
     assert "lm-eval, mill-test-names, parquet, not for mlflow" in error
+    assert error.count("mill_test_names:EXPORTER does not get the name parquet: mill itself has a target of that name") == 1
+    assert [*known_exporters()].count("mill-test-names") == 1
+    assert main(["export", str(results), "--to", "parquet", "--out", str(tmp_path / "own")]) == 0
+    assert (tmp_path / "own/samples.parquet").exists()
 
 
 def test_what_has_no_effect_is_refused(capsys: pytest.CaptureFixture[str], results: Path) -> None:
     run = str(results)
     assert "did you mean mlflow?" in refused(capsys, run, "--to", "mflow")
     assert "parquet is a file format; --out names its folder" in refused(capsys, run, "--to", "parquet:x")
-    assert "--out is for every-eval-ever, hub" in refused(capsys, run, "--to", "mlflow", "--out", "x")
+    assert "--out is for hub" in refused(capsys, run, "--to", "mlflow", "--out", "x")
     assert "--project is for mlflow, trackio, wandb, not for hub" in refused(capsys, run, "--to", "hub", "--project", "x")
     assert "--no_report is for" in refused(capsys, run, "--to", "hub", "--no_report")
     assert "--offline is for wandb, not for trackio" in refused(capsys, run, "--to", "trackio", "--offline")
@@ -115,8 +121,8 @@ def test_a_link_in_the_folder_of_exports_is_not_followed(results: Path, capsys: 
     target, out = results.parent / "elsewhere", results.parent / "out"
     target.mkdir()
     out.mkdir()
-    (out / "data").symlink_to(target)
-    assert main(["export", str(results), "--to", "every-eval-ever", "--out", str(out)]) == 2
+    (out / "org__odd").symlink_to(target)
+    assert main(["export", str(results), "--to", "lm-eval", "--out", str(out)]) == 2
     assert "is a link" in capsys.readouterr().err
     assert list(target.iterdir()) == []
 

@@ -35,7 +35,7 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-@pytest.mark.parametrize("target", ["hub", "lm-eval", "every-eval-ever", "parquet"])
+@pytest.mark.parametrize("target", ["hub", "lm-eval", "parquet"])
 def test_a_long_name_does_not_stop_an_export(
     results: Path, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,14 +81,3 @@ def test_csv_has_names_as_they_are_and_a_terminal_gets_no_control_characters(
         shown = os.read(reader, 100_000)
     os.close(reader)
     assert b"=cmd()\\x1b]0;x\\x07" in shown and b"\x1b" not in shown and b"\x07" not in shown
-
-
-def test_nothing_but_damaged_runs_is_a_failure(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in results.glob("*/*/results.json"):
-        file.write_text("{")
-        assert mill(["collect", "--output_dir", str(results)]) == int(not list(_whole(results)))
-    assert "none of the runs" in capsys.readouterr().err
-
-
-def _whole(results: Path) -> list[Path]:
-    return [file for file in results.glob("*/*/results.json") if file.read_text() != "{"]

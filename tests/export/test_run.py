@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mill.api.errors import RunError
-from mill.export.run import ExportedRun, clean, flatten, lower_is_better, select_runs
+from mill.export.run import ExportedRun, clean, flatten
 from mill.export.tracker import tracked
 from mill.store.folder import RunFolder
 from tests.export.made_runs import KEY, evaluate, only_run
@@ -36,12 +35,6 @@ def test_a_moved_run_is_the_same_and_an_extended_one_too(tmp_path: Path) -> None
     extended = evaluate(tmp_path / "a", "odd_text")
     assert (extended.uid, extended.counts["odd_text"].done) == (first.uid, 4)
     assert tracked(extended).step == 4 and tracked(first).state != tracked(extended).state
-
-
-def test_a_second_run_of_the_same_model_is_another(tmp_path: Path, odd_run: ExportedRun) -> None:
-    again = evaluate(tmp_path, "odd_text", "--limit", "1")
-    assert again.folder.path.parts[-2:] == odd_run.folder.path.parts[-2:]
-    assert again.uid != odd_run.uid
 
 
 def test_a_run_without_an_id_is_known_by_its_folders_and_its_first_session(tmp_path: Path) -> None:
@@ -123,30 +116,9 @@ def test_keys_in_a_manifest_of_another_origin_are_removed(tmp_path: Path) -> Non
     assert entry.params["model_args.base_url"] == "http://me:***@host/v1"
 
 
-def test_a_damaged_run_is_left_out_and_counted(tmp_path: Path, odd_run: ExportedRun) -> None:
-    shutil.copytree(odd_run.folder.path.parents[1], tmp_path, dirs_exist_ok=True)
-    broken = tmp_path / "model" / "default"
-    broken.mkdir(parents=True)
-    (broken / "manifest.json").write_text('{"model": 1}')
-    runs, left_out = select_runs([tmp_path])
-    assert (len(runs), left_out) == (1, 1)
-    with pytest.raises(RunError, match=r"manifest\.json"):
-        select_runs([broken])
-
-
-def test_a_run_is_exported_once(odd_run: ExportedRun) -> None:
-    folder = odd_run.folder.path
-    runs, _ = select_runs([folder, folder.parents[1], folder.parent])
-    assert len(runs) == 1
-
-
 def test_names_and_parameters() -> None:
     assert clean("a\x1b\ud800b") == "a\\x1b\\ud800b"
     assert flatten({"a": {"b": 1, "c": None}, "d": [1, "x"], "e": ""}, "p.") == {"p.a.b": "1", "p.d": '[1, "x"]'}
-    better = ("acc", "exact_match,strict-match", "answered", "errorless", "perplexities")
-    assert [name for name in better if lower_is_better(name)] == []
-    worse = ("word_perplexity", "bits_per_byte", "wer", "brier_score", "rmse", "word_perplexity,none")
-    assert all(map(lower_is_better, worse))
 
 
 def test_times_of_a_damaged_session_do_not_matter(tmp_path: Path) -> None:

@@ -158,7 +158,9 @@ def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> F
         assert code == 0, output
     found = Folder(out)
     process = {"host": "gone", "machine": session._machine(), "pid": 1, "born": "no", "tasks": ["toy_gen"]}
-    write_json(found.run / "sessions" / "20200101.json", {**process, "working": True, "beat": 3}, root=out)
+    write_json(
+        found.run / "sessions" / "20200101T000000-host-1-0000beef.json", {**process, "working": True, "beat": 3}, root=out
+    )
     expected = {
         "toy_gen": Expected(N, 1, json.loads((found.run / "results.json").read_bytes())["tasks"]["toy_gen"]["data_hash"])
     }

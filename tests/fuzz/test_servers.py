@@ -25,8 +25,8 @@ from mill.models.http.client import Reply, _event
 from mill.models.http.failures import Failure, error_message, parse_retry_after, raise_reported
 from mill.models.http.probes import same_file, same_model
 from mill.models.http.server import response_to
-from mill.models.litellm.model import _body_of
-from mill.models.llama_cpp.model import LlamaCppModel, Props, Settings
+from mill.models.litellm import _body_of
+from mill.models.llama_cpp import LlamaCppModel, Props, Settings
 from mill.models.openai_compat.answers import StreamedAnswer, read_answer
 from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.openai_compat.schema import read_models, read_window

@@ -14,7 +14,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import policy
-from mill.models.llama_cpp.model import LlamaCppModel
+from mill.models.llama_cpp import LlamaCppModel
 from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.spec.open import open_model
 from tests import hostile, hostile_scores

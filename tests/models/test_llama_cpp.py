@@ -9,7 +9,7 @@ import pytest
 
 from mill.api.errors import UnknownName
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generation_options
-from mill.models.llama_cpp.model import LlamaCppModel, Props, Settings
+from mill.models.llama_cpp import LlamaCppModel, Props, Settings
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
-from mill.models.media import vision_model
-from mill.models.media.decode import load_image
 from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
 from mill.runs.evaluate import Plan
@@ -110,14 +107,6 @@ def test_probabilities_match_a_plain_timm_loop(
     assert expected.std(dim=0).max() > 0.02
 
 
-def test_responses_are_in_request_order(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
-    model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]), batch_size=4)
-    forward = model.classify([image_request(file) for file in image_files])
-    backward = model.classify([image_request(file) for file in reversed(image_files)])
-    for first, other in zip(forward, reversed(backward), strict=True):
-        assert probabilities(first) == pytest.approx(probabilities(other), abs=1e-5)
-
-
 def test_the_ranking_has_the_ten_best_labels(image_files: list[Path]) -> None:
     labels = Labels(tuple(f"class {number}" for number in range(1000)))
     model = TimmModel("test_vit", pretrained=False)
@@ -159,11 +148,6 @@ def test_random_weights_are_the_same_in_every_run_with_a_warning(image_files: li
     assert runs[0] == runs[1]
 
 
-def test_checkpoint_and_pretrained_weights_cause_no_warning(checkpoints: dict[str, Path]) -> None:
-    assert TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"])).warnings() == []
-    assert TimmModel("test_vit").warnings() == []
-
-
 def test_each_request_gets_its_own_labels(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
     """Two tasks of the same size may share a batch."""
     other = Labels(tuple(f"thing {number}" for number in range(10)))
@@ -174,49 +158,6 @@ def test_each_request_gets_its_own_labels(checkpoints: dict[str, Path], image_fi
     ]
     names = [request.labels.names[index] for request, index in zip(requests, expected, strict=True)]
     assert [answer.label for answer in model.classify(requests)] == names
-
-
-def test_an_image_is_decoded_and_computed_once_for_all_its_label_sets(
-    checkpoints: dict[str, Path], image_files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]), batch_size=5, device="cpu")
-    sets = [LABELS, Labels(CLASSES[::-1]), Labels(tuple(f"thing {number}" for number in range(10)))]
-    apart = [model.classify([image_request(file, labels) for file in image_files]) for labels in sets]
-    decoded: list[str] = []
-    rows: list[int] = []
-
-    def counted(media: Media) -> Any:
-        decoded.append(media.name)
-        return load_image(media)
-
-    monkeypatch.setattr(vision_model, "load_image", counted)
-    model.model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
-    together = model.classify([image_request(file, labels) for labels in sets for file in image_files])
-    assert sorted(decoded) == sorted(map(str, image_files)) and rows == [5, 5, 2]
-    for one, other in zip(together, [response for responses in apart for response in responses], strict=True):
-        assert [name for name, _ in one.ranking or ()] == [name for name, _ in other.ranking or ()]
-        assert probabilities(one) == pytest.approx(probabilities(other), abs=1e-6)
-
-
-def test_a_request_given_twice_has_two_responses(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
-    model = TimmModel("test_vit", num_classes=10, checkpoint=str(checkpoints["test_vit"]), batch_size=1)
-    request = image_request(image_files[0])
-    first, second = model.classify([request, request])
-    assert (first.error, second.error) == (None, None)
-    assert probabilities(first) == probabilities(second)
-
-
-def test_weights_load_once_at_the_first_request(image_files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    loads: list[str] = []
-    create: Callable[..., Any] = timm.create_model
-
-    def counted(name: str, **given: Any) -> Any:
-        loads.append(name)
-        return create(name, **given)
-
-    monkeypatch.setattr(timm, "create_model", counted)
-    TimmModel("test_vit", pretrained=False, num_classes=10).classify([image_request(file) for file in image_files])
-    assert loads == ["test_vit"]
 
 
 def test_a_cleaned_model_loads_again(checkpoints: dict[str, Path], image_files: list[Path]) -> None:
@@ -256,17 +197,6 @@ def test_a_wrong_tag_is_refused_with_the_valid_ones() -> None:
     tags = timm.list_pretrained("resnet50.*")
     assert len(tags) > 5
     assert all(tag in str(caught.value) for tag in tags)
-
-
-def test_a_tag_of_a_model_without_tags_is_refused() -> None:
-    assert timm.list_pretrained("test_mambaout.*") == []
-    with pytest.raises(UnknownName, match=r"unknown pretrained tag of test_mambaout 'in1k'.*it has none"):
-        TimmModel("test_mambaout.in1k")
-
-
-def test_a_missing_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"checkpoint .*weights\.pth does not exist"):
-        TimmModel("test_vit", checkpoint=str(tmp_path / "weights.pth"))
 
 
 @pytest.mark.parametrize("what", ["of another architecture", "of another size", "damaged"])
@@ -382,19 +312,6 @@ def test_defaults_are_the_documented_ones() -> None:
     assert {name: parameters[name].default for name in documented} == documented
     with pytest.raises(SpecError, match="timm needs path"):
         open_model("timm[]")
-
-
-def test_the_arguments_of_the_spec_reach_the_model() -> None:
-    model = open_model("pytorch-image-models[path=test_vit,pretrained=false,batch_size=3,num_classes=5]")
-    assert isinstance(model, TimmModel)
-    assert (model.path, model.pretrained, model.batch_size, model.num_classes) == ("test_vit", False, 3, 5)
-    assert model.model_name == "test_vit"
-
-
-def test_the_batch_size_option_applies_where_the_spec_has_none() -> None:
-    assert open_model("timm[path=test_vit,batch_size=3]", batch_size=8).batch_size == 3
-    assert open_model("timm[path=test_vit]").batch_size == 64
-    assert open_model("timm[path=test_vit]", batch_size=8).batch_size == 8
 
 
 def test_everything_that_changes_the_scores_changes_the_identity(tmp_path: Path, checkpoints: dict[str, Path]) -> None:

@@ -72,13 +72,6 @@ def test_runs_of_one_model_are_distinguished_by_their_arguments(
     ]
 
 
-def test_model_args_are_shown_where_they_are_needed_alone(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate("path=a,scale=2")
-    evaluate("path=b,scale=3")
-    assert [row["model_args"] for row in collect(Path("out"))] == ["", ""]
-    assert "model_args" not in printed(capsys) + printed(capsys, "--format", "md")
-
-
 def test_models_that_differ_in_no_argument_have_the_name_of_their_folder(evaluate: Evaluate) -> None:
     """As weights that changed in one folder; a manifest without arguments is no error."""
     evaluate("path=a")
@@ -137,16 +130,6 @@ def test_no_line_of_a_piped_table_is_padded(evaluate: Evaluate, capsys: pytest.C
         run([*argv, "--output_dir", "out"])
         lines = capsys.readouterr().out.splitlines()
         assert lines and all(line and line == line.rstrip() for line in lines), argv
-
-
-def test_paths_and_names_are_not_broken_in_a_pipe(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    name = "a-model-with-a-very-long-name-" * 5 + "end"
-    evaluate(f"path={name}")
-    assert name in printed(capsys)
-    capsys.readouterr()
-    assert run(["ls", "runs", "--output_dir", "out"]) == 0
-    (folder,) = Path("out").glob("*/*")
-    assert str(folder) in capsys.readouterr().out
 
 
 def test_a_page_has_no_control_characters(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:

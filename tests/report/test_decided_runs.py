@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mill.cli.main import run as mill
-from mill.report.runs import RunSection
-from mill.report.sections import CheckSection, find_sections
+from mill.report.sections import CheckSection, RunSection, find_sections
 from mill.view.offline import results_page
 from tests.exam_runs import run_exam
 from tests.view.saved_checks import page_data

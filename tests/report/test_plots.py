@@ -6,7 +6,6 @@ import math
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
-from mill.report.plot_data import CostPlot, PlottedScore, ScorePlot, plot_data
+from mill.report.plots import PlottedScore, ScorePlot, plot_data
 from mill.score.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
 
@@ -120,38 +119,11 @@ def test_names_are_text(tmp_path: Path, drawn: Any) -> None:
         assert b"\x1b" not in file.read_bytes()
 
 
-def test_labels_of_twenty_models_do_not_overlap(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from mill.report.plot_files import draw_costs, draw_scores
-
-    labels = [f"organisation-{index}/a-very-long-model-name-of-many-words-{index}-instruct-awq" for index in range(20)]
-    scores = [PlottedScore(label, rate(30 + index, 100), index, 100.0 * (index % 3)) for index, label in enumerate(labels)]
-    drawings = {
-        "scores": draw_scores([ScorePlot("quiz", "acc", scores)], ["svg"]),
-        "cost": draw_costs(CostPlot("quiz", "acc", "tokens", scores), ["svg"]),
-    }
-    for name, files in drawings.items():
-        (tmp_path / f"{name}.svg").write_bytes(files["svg"])
-        root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
-        ys = sorted(float(one.attrib["y"]) for one in root.iter(f"{SVG}text") if "instruct-awq" in "".join(one.itertext()))
-        assert len(ys) == 20, name
-        assert min(b - a for a, b in pairwise(ys)) >= 11, name  # letters are 9 points high
-
-
-def test_names_that_are_equal_when_short_are_numbered() -> None:
-    pytest.importorskip("matplotlib")
-    from mill.report.plot_files import draw_scores
-
-    labels = [f"{'a' * 40}{middle}{'b' * 40}" for middle in ("x", "y")]
-    svg = draw_scores([ScorePlot("t", "acc", [PlottedScore(one, rate(1, 2), 0) for one in labels])], ["svg"])["svg"].decode()
-    assert len(re.findall(r">a+…b+</text>", svg)) == 1 and len(re.findall(r">a+…b+ #2</text>", svg)) == 1
-
-
 @pytest.mark.parametrize(("value", "text"), [(math.inf, "inf"), (1e308, "1.000e+308")])
 def test_scores_that_no_axis_has_are_named(value: float, text: str) -> None:
     pytest.importorskip("matplotlib")
     from mill.metrics.estimate import Estimate
-    from mill.report.plot_files import draw_scores
+    from mill.report.plots import draw_scores
 
     scores = [PlottedScore("a", Estimate(value, None, -value, value, 3), 0), PlottedScore("b", rate(1, 2), 1)]
     assert f">{text}</text>".encode() in draw_scores([ScorePlot("t", "word_perplexity", scores)], ["svg"])["svg"]
@@ -192,14 +164,6 @@ def test_bad_options_get_one_line(
     assert run(["plot", str(tmp_path), *options]) == 2
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1
-
-
-def test_a_folder_without_runs_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    for folder, message in ((tmp_path, "no run with scores"), (tmp_path / "none", "does not exist")):
-        assert run(["plot", str(folder)]) == 2
-        err = capsys.readouterr().err
-        assert message in err and err.count("\n") == 1
 
 
 def test_without_matplotlib_the_command_names_the_extra(

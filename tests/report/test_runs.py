@@ -1,4 +1,4 @@
-"""Evaluation runs in reports: read, as Markdown and as data. `test_run_page.py` has the page."""
+"""Evaluation runs in reports: read, as Markdown and as data."""
 
 from __future__ import annotations
 
@@ -16,19 +16,8 @@ from mill.checks.gate import RuleOutcome
 from mill.checks.result import Check, Variant
 from mill.cli.main import run as main
 from mill.metrics.paired import rate
-from mill.report.about import check_about, manifest_about
 from mill.report.markdown import report_markdown
-from mill.report.runs import (
-    MAX_CHARS,
-    MAX_SAMPLES,
-    RunSection,
-    cut,
-    read_run,
-    read_task_samples,
-    shown_choices,
-    shown_values,
-)
-from mill.report.sections import CheckSection, find_sections
+from mill.report.sections import CheckSection, RunSection, check_about, find_sections, manifest_about, read_run
 from mill.store.folder import RunFolder, find_runs
 from mill.store.schema import Results
 from mill.view.offline import results_page
@@ -79,50 +68,6 @@ def test_a_run_has_its_scores_samples_and_what_ran() -> None:
     assert "| toy\\_all (mean of 2) |" in text and not section.unfinished
 
 
-def test_wrong_samples_come_first_with_their_texts() -> None:
-    folder = evaluate("toy_gen")
-    found = read_task_samples(folder.samples_file("toy_gen"))
-    written = rows(folder, "toy_gen")
-    wrong = [row["id"] for row in written if row["values"]["exact_match"] == [0.0]]
-    right = [row["id"] for row in written if row["values"]["exact_match"] == [1.0]]
-    assert 0 < len(wrong) < 40 and [sample.id for sample in found.shown] == [*wrong, *right]
-    first, row = found.shown[0], next(row for row in written if row["id"] == wrong[0])
-    assert (first.prompt, first.target, first.response) == (row["prompt"], row["target"], row["response"])
-    assert (first.status, shown_values(first), found.total) == ("wrong", ["exact_match 0"], 40)
-
-
-def test_failed_samples_are_first_and_counted_by_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
-    folder = evaluate("toy_gen", code=1)
-    section = read_run(folder)
-    failed = ["3", *(f"3{digit}" for digit in range(10))]
-    found = section.samples["toy_gen"]
-    assert [sample.id for sample in found.shown[:11]] == failed and {one.status for one in found.shown[:11]} == {"failed"}
-    (line,) = found.failure_lines("toy_gen")
-    assert line.startswith("toy_gen: 11 of 40 samples failed (3, 30, 31, 32, 33, ...): ") and "cannot read toy_gen 3" in line
-    assert "11 of 40 samples failed (3, 30" in as_markdown(folder.path)
-
-
-def test_the_choices_of_a_sample_have_their_log_probabilities() -> None:
-    folder = evaluate("toy_choice", "--limit", "3")
-    first = read_task_samples(folder.samples_file("toy_choice")).shown[0]
-    row = next(row for row in rows(folder, "toy_choice") if row["id"] == first.id)
-    assert shown_choices(first) == list(zip([" choice 0", " choice 1", " choice 2"], row["choice_logprobs"], strict=True))
-    assert first.extracted == row["chosen"]
-
-
-def test_so_many_samples_of_a_task_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOY_N", "230")
-    section = read_run(evaluate("toy_gen"))
-    assert (len(section.samples["toy_gen"].shown), section.samples["toy_gen"].total) == (MAX_SAMPLES, 230)
-
-
-def test_a_long_text_is_cut_in_the_middle_with_a_note() -> None:
-    text = "a" * 3000 + "b" * 3000
-    assert cut(text) == f"{'a' * 2000}\n[… 2,000 of 6,000 characters left out …]\n{'b' * 2000}"
-    assert cut("c" * MAX_CHARS) == "c" * MAX_CHARS
-
-
 def test_a_run_that_was_never_finished_is_shown_as_such() -> None:
     folder = evaluate("toy_gen,toy_choice", "--limit", "3")
     (folder.path / "results.json").unlink()
@@ -131,60 +76,26 @@ def test_a_run_that_was_never_finished_is_shown_as_such() -> None:
         "This run was not finished: it has no results.json. The last session finished. The same command resumes it."
     )
     assert section.main_scores == "not finished" and json.loads(json.dumps(section.to_dict()))["finished"] is False
-    folder.samples_file("toy_gen").unlink()
-    assert read_run(folder).samples["toy_gen"].total == 0 and "was not finished" in as_markdown(folder.path)
+    assert "was not finished" in as_markdown(folder.path)
 
 
-def test_samples_without_an_answer_have_not_failed() -> None:
-    folder = evaluate("toy_gen", "--limit", "2")
-    written = [{**row, "responses": [[]], "response": None, "status": "pending"} for row in rows(folder, "toy_gen")]
-    # As version 0.3 wrote it.
-    earlier: dict[str, Any] = {
-        "responses": [[]],
-        "response": None,
-        "error": "not answered",
-        "status": "",
-    }
-    written[1] |= earlier
-    folder.samples_file("toy_gen").write_text("".join(f"{json.dumps(row)}\n" for row in written))
-    found = read_run(folder).samples["toy_gen"]
-    assert [sample.status for sample in found.shown] == ["pending"] * 2
-    assert found.failure_lines("toy_gen") == ["toy_gen: 2 of 2 samples are not answered"]
-
-
-def test_a_folder_with_both_has_an_index_and_leaves_out_the_runs_of_its_checks() -> None:
+def test_a_folder_with_both_has_an_index() -> None:
     evaluate("toy_gen", "--limit", "3")
     compare = ["compare", "toy[path=a]", "toy[path=b]", "--tasks", "toy_gen,toy_choice", "--limit", "4"]
     assert main([*compare, "--task_paths", TOY, "--output_dir", "out", "--quiet", "--no_report"]) == 0
     assert len(find_runs(Path("out"))) == 3
-    check, run = find_sections(Path("out"))
+    check, run, *_ = find_sections(Path("out"))
     assert isinstance(check, CheckSection) and isinstance(run, RunSection)
     assert [label for label, _ in check.about] == ["a", "b"] and ("path", "b") in check.about[1][1]
     text = as_markdown(Path("out"))
-    index = [line.split(" | ") for line in text.splitlines()[:4]]
+    index = [line.split(" | ") for line in text.splitlines()[:6]]
     assert index[0][:3] == ["| what", "name", "when"] and index[2][0] == "| [compare](#section-1)"
-    assert index[3][0] == "| [eval](#section-2)" and index[3][3].startswith("toy\\_gen exact\\_match ")
-    assert text.count('<a id="section-') == 2
+    assert [line[0] for line in index[3:]] == [f"| [eval](#section-{number})" for number in (2, 3, 4)]
+    assert index[3][3].startswith("toy\\_gen exact\\_match ")
+    assert text.count('<a id="section-') == 4
     assert main(["report", "out", "--format", "json", "--output", "all.json"]) == 0
-    first, second = json.loads(Path("all.json").read_text())
-    assert first["command"] == "compare" and second["tasks"]["toy_gen"]["n"] == 3
-    assert len(second["samples"]["toy_gen"]["shown"]) == 3
-
-
-def test_a_check_of_one_task_leaves_the_other_tasks_of_its_runs_on_the_page() -> None:
-    """toy_gen and toy_choice ran, and toy_gen alone is compared; a run with no other task is in the check's section."""
-    both = [evaluate("toy_gen,toy_choice", "--limit", "3", model=f"toy[path={name}]") for name in "ab"]
-    only = [evaluate("toy_gen", "--limit", "3", "--seed", "5", model=f"toy[path={name}]") for name in "ab"]
-    runs = {folder.path: set(read_run(folder).results.tasks) for folder in find_runs(Path("out"))}
-    one, two = (path for path, names in runs.items() if names == {"toy_gen"})
-    full = next(path for path, names in runs.items() if len(names) == 2)
-    assert len(both) == len(only) == 2 and len(runs) == 4
-    for pair in ((one, two), (one, full)):
-        options = ["--task_paths", TOY, "--output_dir", "out", "--quiet", "--no_report"]
-        assert main(["compare", "--runs", *map(str, pair), *options]) == 0
-    sections = [section for section in find_sections(Path("out")) if isinstance(section, RunSection)]
-    assert {section.path for section in sections} == set(runs) - {one, two}
-    assert "toy_choice" in as_markdown(Path("out"))
+    first, *others = json.loads(Path("all.json").read_text())
+    assert first["command"] == "compare" and {run["tasks"]["toy_gen"]["n"] for run in others} == {3, 4}
 
 
 def test_the_score_of_a_judged_run_in_the_index_is_the_judges() -> None:
@@ -209,11 +120,11 @@ def test_junit_is_about_checks(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_damaged_run_is_left_out_of_a_folder_and_refused_alone(caplog: pytest.LogCaptureFixture) -> None:
     folder = evaluate("toy_gen", "--limit", "2")
     evaluate("toy_gen", "--limit", "2", model="toy[path=b]")
-    folder.samples_file("toy_gen").write_text('{"id": 1}\n')
+    (folder.path / "results.json").write_text("{")
     (section,) = find_sections(Path("out"))
     assert isinstance(section, RunSection) and section.manifest["model"]["name"] == "b"
-    assert "left out: " in caplog.text and "line 1, is not valid" in caplog.text
-    with pytest.raises(RunError, match="line 1, is not valid"):
+    assert "left out: " in caplog.text and "results.json is not valid" in caplog.text
+    with pytest.raises(RunError, match="not valid"):
         find_sections(folder.path)
 
 
@@ -228,16 +139,18 @@ def test_a_score_beyond_every_axis_is_in_the_table() -> None:
     assert "1.000e+308" in as_markdown(Path("out")) and results_page(Path("out"))
 
 
-def test_texts_of_a_model_are_no_markdown() -> None:
+def test_names_and_errors_are_no_markdown() -> None:
     bad = "````\n# x <script>alert(1)</script>\n```\n| a | b |\n\x1b[31m![i](http://y)"
     folder = evaluate("toy_gen", "--limit", "2")
-    written = [{**row, "response": bad, "prompt": bad, "reasoning": bad, "category": bad} for row in rows(folder, "toy_gen")]
-    folder.samples_file("toy_gen").write_text("".join(f"{json.dumps(row)}\n" for row in written))
+    content = json.loads((folder.path / "results.json").read_text())
+    task = content["tasks"]["toy_gen"]
+    task |= {"errors": 1, "failures": [{"id": bad, "error": bad}], "warnings": [bad]}
+    task["metrics"] = {bad: next(iter(task["metrics"].values()))}
+    (folder.path / "results.json").write_text(json.dumps(content))
     tokens = MarkdownIt("commonmark").enable("table").parse(as_markdown(folder.path))
     kinds = [token.type for token in tokens]
-    assert kinds.count("table_open") == 1 and kinds.count("heading_open") == 2 and "html_block" not in kinds
-    fences = [token.content for token in tokens if token.type == "fence"]
-    assert len([text for text in fences if "<script>" in text and "\x1b" not in text]) == 6
+    assert (kinds.count("table_open"), kinds.count("heading_open"), kinds.count("fence")) == (1, 1, 0)
+    assert "html_block" not in kinds and "\x1b" not in as_markdown(folder.path)
     inline = [child.type for token in tokens if token.type == "inline" for child in token.children or []]
     assert "html_inline" not in inline and "image" not in inline and "link_open" not in inline
 

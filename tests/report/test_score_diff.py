@@ -160,15 +160,6 @@ def test_settings_versions_shots_and_task_versions_are_warned_about(
     assert "quiz: versions 1 and 7 of the task" in err and "quiz: 0 and 3 shots" in err
 
 
-def test_what_one_side_has_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = run_right(tmp_path, "a", range(4), n=5)
-    run_right(tmp_path, "a", range(4), n=5, task="riddle")
-    b = run_right(tmp_path, "b", range(4), n=5)
-    run_right(tmp_path, "b", range(4), n=5, task="puzzle")
-    out = printed(capsys, a, b)[0]
-    assert "Only in A: riddle exact_match." in out and "Only in B: puzzle exact_match." in out
-
-
 def test_two_output_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Runs belong together by model and settings."""
     before, after = tmp_path / "before", tmp_path / "after"
@@ -180,14 +171,6 @@ def test_two_output_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     rows = {row["run"]: row for row in csv.DictReader(io.StringIO(out))}
     assert {name: row["change"] for name, row in rows.items()} == {"one (default)": "worse", "two (default)": ""}
     assert "Only in B: three (default): quiz." in printed(capsys, before, after)[0]
-
-
-def test_two_folders_of_one_model_each(tmp_path: Path) -> None:
-    for name in "ab":
-        run_right(tmp_path / name, name, range(4), n=5)
-        run_right(tmp_path / name, name, range(4), n=5, gen_kwargs={"max_gen_toks": 9})
-    rows = diff_scores(tmp_path / "a", tmp_path / "b").rows
-    assert [row.run.partition("(")[0] for row in rows] == ["a / b "] * 2 and len({row.run for row in rows}) == 2
 
 
 @pytest.mark.parametrize("form", ["md", "html", "csv"])

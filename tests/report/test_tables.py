@@ -69,27 +69,6 @@ def test_on_a_narrow_terminal_columns_that_rows_share_are_lines(
     assert lines == []
 
 
-@pytest.mark.parametrize("width", [200, None])
-def test_a_table_that_fits_has_a_column_for_each(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int | None
-) -> None:
-    if width is not None:
-        terminal(monkeypatch, width)
-    print_table("", NAMES, ROWS, numbers=("value",), group=("model", "settings"))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert lines[0] == list(NAMES) and lines[2:] == ROWS
-
-
-def test_texts_are_folded_where_groups_do_not_help(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal(monkeypatch, 40)
-    print_table("", NAMES, ROWS, numbers=("value",), group=("model", "settings"))
-    lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if "default" not in line) <= 40
-    assert sum("0.1234" in line for line in lines) == len(ROWS)
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (float("nan"), "NaN"), (float("-inf"), "-inf"), (0.5, "0.5000"), (1234.5, "1,234.5"), (2e6, "2.000e+06")],

@@ -276,6 +276,26 @@ def test_a_server_gets_no_request_after_the_budget(mill: Mill, out: Path) -> Non
         assert mill(spec, "toy_gen", "--max_tokens_total", str(30 * 24))[0] == 0 and len(sent) == 30
 
 
+@pytest.mark.parametrize(("drawn", "reached"), [((), ("--limit", "10")), (("--sample", "20"), ("--sample", "10"))])
+def test_a_budget_reaches_the_first_samples_on_a_server(mill: Mill, drawn: Sequence[str], reached: Sequence[str]) -> None:
+    """Sorted as texts, "toy_gen 10" would be before "toy_gen 2"."""
+    sent: list[str] = []
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if not is_probe(body):
+            sent.append(body["messages"][0]["content"])
+        return chat()
+
+    runs = []
+    for code, options in ((4, (*drawn, "--max_tokens_total", "240")), (0, reached)):
+        sent.clear()
+        with FaultServer(answer) as server:
+            spec = f"openai-compat[model=m,base_url={server.url},chat=true,concurrency=1]"
+            assert mill(spec, "toy_gen", *options)[0] == code
+        runs.append(set(sent))
+    assert runs[0] == runs[1] and len(runs[0]) == 10
+
+
 def test_failed_attempts_count_their_prompts_and_stop_at_the_budget(mill: Mill, out: Path) -> None:
     """A server that fails on every second call: no call is made for which there is no room."""
     sent: list[str] = []

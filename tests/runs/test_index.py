@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from mill.api.errors import RunError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.store.index import Index
-from mill.store.record import Record
+from mill.store.record import Index, Record
 from mill.support import files
 
 ODD = "lone \ud800 surrogate, \u2028 line and \u2029 paragraph, \x85 and \r\n, \x00, \U0001f600"

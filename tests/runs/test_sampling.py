@@ -356,5 +356,7 @@ def test_an_error_in_the_middle_of_a_decision_loses_nothing(tmp_path: Path, exam
     with pytest.raises(RunError, match=r"--decide is for metrics between 0 and 1: acc of sample \d+ is 7"):
         planned.execute(quiet=True)
     assert len(exam_here.read_text().splitlines()) == 200
+    (file,) = tmp_path.rglob("samples/*.jsonl")
+    assert len(file.read_text().splitlines()) == 200  # to look at, with the answers
     again = run(tmp_path, "toy_exam_art", decide=Claim("acc", ">", 0.5))
     assert again.tally.known >= 200 and again.decisions

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
 from mill.api.task import RenderSettings
 from mill.runs import evaluate
@@ -29,7 +30,7 @@ from mill.score.results import write_results
 from mill.store import session
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.schema import Entry
-from mill.store.session import TOP, SessionFile, merged, read_sessions
+from mill.store.session import TOP, SessionFile, merged, read_sessions, spent_so_far
 from mill.support.files import write_json
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, scores, sessions
@@ -84,8 +85,11 @@ def other(folder: RunFolder) -> Iterator[dict[str, Any]]:
     process.wait()
 
 
+NAMED = "-1-0000beef"  # how the names of session files end
+
+
 def write_session(folder: RunFolder, state: dict[str, Any], name: str = "other") -> Path:
-    path = folder.path / "sessions" / f"{name}.json"
+    path = folder.path / "sessions" / f"{name}{NAMED}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(".draft")
     draft.write_text(json.dumps(state))
@@ -173,7 +177,7 @@ def test_a_live_process_is_waited_for_and_a_dead_one_is_not(folder: RunFolder, o
     os.kill(other["pid"], signal.SIGKILL)
     os.waitpid(other["pid"], 0)
     assert turn_comes(folder, within=15)
-    assert read_sessions(folder)["other"].ended, "so that nobody has to find it out again"
+    assert read_sessions(folder)["other" + NAMED].ended, "so that nobody has to find it out again"
 
 
 def test_a_silent_process_of_another_machine_is_waited_for_a_while(
@@ -223,6 +227,20 @@ def test_a_session_file_is_rewritten_and_says_when_it_has_ended(folder: RunFolde
     assert (last.working, last.ended) == (False, True) and last.seconds > first.seconds
 
 
+def test_what_is_no_session_file_is_left_alone_and_a_copy_counts_nothing(folder: RunFolder) -> None:
+    """Cloud drives write a copy of a file that two machines changed; people keep notes and folders beside it."""
+    with at_work(folder, "t") as own:
+        own.spent["model"] = TokenUsage(3, 4)
+    (file,) = (folder.path / "sessions").glob("*.json")
+    for name in (" (1)", " (laptop's conflicted copy 2026-11-19)", ".sync-conflict-20261119-173206-ABCDEFG", "-LAPTOP"):
+        file.with_name(f"{own.name}{name}.json").write_bytes(file.read_bytes())
+    file.with_name("notes.json").write_text('["mine"]')
+    file.with_name("x.json").mkdir()
+    file.with_name("y-1-0000beef.json").mkdir()
+    assert [*read_sessions(folder)] == [own.name]
+    assert spent_so_far(folder)[0] == {"model": TokenUsage(3, 4)}
+
+
 def test_a_session_that_fails_before_it_leaves_anything_leaves_no_file(folder: RunFolder) -> None:
     with pytest.raises(ZeroDivisionError), at_work(folder, "t"):
         raise ZeroDivisionError
@@ -248,7 +266,7 @@ def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.Monkey
             time.sleep(0.02)
             inside.remove(number)
 
-    monkeypatch.setattr(session, "unique_name", lambda: str(next(names)))
+    monkeypatch.setattr(session, "unique_name", lambda: f"{next(names)}{NAMED}")
     monkeypatch.setattr(session, "write_json", slowly)
     for _ in range(5):
         threads = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
@@ -371,7 +389,7 @@ def test_an_entry_that_comes_while_the_file_is_written_is_in_it(folder: RunFolde
     write = RunFolder.write
 
     def write_late(path: RunFolder, name: str, content: Mapping[str, Any]) -> None:
-        if not (folder.path / "sessions/late.json").exists():
+        if not (folder.path / f"sessions/late{NAMED}.json").exists():
             publisher(folder, "late", {"tasks": {"late": (1, 0, 2)}})
         write(path, name, content)
 

@@ -24,7 +24,7 @@ from mill.api.task import RenderSettings, Sample
 from mill.api.tools import Tool, ToolCall
 from mill.cli.main import run
 from mill.metrics.aggregate import mean
-from mill.score.benchmark_means import summarize_benchmarks
+from mill.score.results import summarize_benchmarks
 from mill.store.schema import TaskResult
 from mill.tasks.bfcl.checker import (
     JAVA,

@@ -307,6 +307,7 @@ def test_the_line_says_whether_the_hub_lacks_the_data_or_was_not_reached(
         raise error
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("mill.compat._hub_problem", lambda *_: None)
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
     with pytest.raises(DataError) as caught:
         load_split(CATS, ("test",))
@@ -318,3 +319,14 @@ def test_offline_the_real_package_raises_what_is_read_as_offline(root: Path, mon
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="it is not in the hub's cache, and HF_HUB_OFFLINE is set"):
         load_split(Dataset("org-of-nobody/cats", "main"), ("test",))
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` alone would try again for half a minute before it looks into its cache."""
+    monkeypatch.setitem(sys.modules, "datasets", real_datasets)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("it waits for the hub"))
+    with pytest.raises(DataError, match=r"the hub cannot be reached \(ConnectionError: .*Connection refused\)"):
+        load_split(Dataset("org-of-nobody/cats", "main"), ("test",))
+    assert constants.HF_HUB_OFFLINE is False

@@ -21,7 +21,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.cli.main import run as mill
 from mill.frames import evaluate as mill_evaluate
-from mill.store.sample_row import hash_docs
+from mill.support.files import hash_docs
 from mill.tasks import data_file
 from mill.tasks.load import make_task, select
 

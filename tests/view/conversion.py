@@ -10,7 +10,7 @@ from typing import Any
 from mill.store.folder import RunFolder
 from mill.store.samples import RunSample, read_samples
 from mill.store.schema import Results
-from mill.view.other_logs.find import identify_log
+from mill.view.scan import identify_log
 
 LOGS = Path(__file__).parent / "logs"
 

@@ -105,11 +105,6 @@ def test_divergences_far_apart_are_drawn_in_powers_of_ten() -> None:
     assert plot["series"][0]["points"][0]["tooltip"] == "v2: 1.0000 (0.5000 to 2.0000)"
 
 
-def test_divergences_near_each_other_are_drawn_from_zero() -> None:
-    axis = estimated((0.1, 0.05, 0.2), (0.2, 0.1, 0.3), (1.0, 0.9, 1.1))["y"]
-    assert (axis["log"], axis["first"]) == (False, 0.0)
-
-
 def test_an_interval_down_to_zero_reaches_below_every_power_of_ten() -> None:
     plot = estimated((1e-3, 0.0, 2e-3), (1.0, 0.5, 2.0))
     assert plot["series"][0]["points"][1]["low"] == LEAST_POWER < plot["y"]["first"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy.stats import binomtest, ttest_1samp  # type: ignore[import-untyped]
@@ -12,13 +15,58 @@ from statsmodels.stats.multitest import multipletests  # type: ignore[import-unt
 
 from mill.api.errors import MillError
 from mill.metrics.paired import holm
-from mill.view.comparing import compare_summary, find_pair, list_pairs, pair_neighbours, read_pair_filter
+from mill.report.score_diff import diff_scores
+from mill.view.compare import compare_summary, find_pair, list_pairs, pair_neighbours, read_pair_filter
 from mill.view.index import ResultsIndex
+from mill.view.queries import list_samples, read_filter
 from tests.view.conftest import lines_of, uid_of_model
+
+Lines = list[dict[str, Any]]
+NO_INTERVAL = {"stderr": 0.1, "low": None, "high": None, "n": 40}
+Edit = Callable[[str, str, Callable[[Lines], Lines]], None]
 
 
 def given(index: ResultsIndex, **more: str) -> dict[str, str]:
     return {"a": uid_of_model(index, "one"), "b": uid_of_model(index, "two"), **more}
+
+
+def summary(index: ResultsIndex, **more: str) -> dict[str, Any]:
+    index.sync()
+    return compare_summary(index, read_pair_filter(given(index, **more)))
+
+
+@pytest.fixture
+def edited(results: Path, tmp_path: Path) -> Iterator[tuple[Path, ResultsIndex, Edit]]:
+    """A copy of the results, its index, and a function that changes the samples of a model."""
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+
+    def edit(model: str, task: str, change: Callable[[Lines], Lines]) -> None:
+        (file,) = folder.glob(f"{model}-*/default/samples/{task}.jsonl")
+        lines = change([json.loads(line) for line in file.read_text().splitlines()])
+        file.unlink()
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    yield folder, index, edit
+    index.close()
+
+
+def scored(line: dict[str, Any], **values: Any) -> dict[str, Any]:
+    repeats = {name: [value] for name, value in values.items()}
+    return {**line, "status": "graded", "error": None, "means": values, "values": repeats}
+
+
+def with_values(*values: dict[str, Any]) -> Callable[[Lines], Lines]:
+    """Samples with these values, the last ones for all that are left."""
+    return lambda lines: [scored(line, **values[min(at, len(values) - 1)]) for at, line in enumerate(lines)]
+
+
+def with_columns(**columns: Any) -> Callable[[Lines], Lines]:
+    return lambda lines: [{**line, **columns} for line in lines]
+
+
+def failed(line: dict[str, Any]) -> dict[str, Any]:
+    return {**line, "status": "failed", "error": "HTTP 500", "means": {}, "values": {}}
 
 
 def outcomes(results: Path, task: str, metric: str) -> list[tuple[str, bool, bool]]:
@@ -28,7 +76,7 @@ def outcomes(results: Path, task: str, metric: str) -> list[tuple[str, bool, boo
 
 
 def test_the_cells_and_p_are_those_of_the_files(index: ResultsIndex, results: Path) -> None:
-    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    found = summary(index, task="toy_gen")
     pairs = outcomes(results, "toy_gen", "exact_match")
     worse = sum(a and not b for _, a, b in pairs)
     better = sum(b and not a for _, a, b in pairs)
@@ -38,23 +86,12 @@ def test_the_cells_and_p_are_those_of_the_files(index: ResultsIndex, results: Pa
     assert found["n"] == 40
     assert found["p"] == pytest.approx(binomtest(worse, worse + better).pvalue if worse + better else 1.0)
     assert found["lost"]["value"] == pytest.approx((worse - better) / 40)
-
-
-def test_unpaired_samples_and_tasks_are_reported(index: ResultsIndex) -> None:
-    assert compare_summary(index, read_pair_filter(given(index)))["unpaired"] == 0  # of the tasks that both have
-    assert {group["task"] for group in compare_summary(index, read_pair_filter(given(index)))["groups"]} == {
-        "toy_gen",
-        "toy_choice",
-        "toy_text",
-    }
-
-
-def test_a_cell_is_a_filter(index: ResultsIndex, results: Path) -> None:
-    found = list_pairs(index, read_pair_filter(given(index, task="toy_gen", cell="regression")))
-    assert [row["id"] for row in found["rows"]] == [
-        name for name, a, b in outcomes(results, "toy_gen", "exact_match") if a and not b
-    ]
-    assert found["total"] == len(found["rows"]) > 0
+    listed = list_pairs(index, read_pair_filter(given(index, task="toy_gen", cell="regression")))  # a cell is a filter
+    assert [row["id"] for row in listed["rows"]] == [name for name, a, b in pairs if a and not b]
+    assert listed["total"] == len(listed["rows"]) > 0
+    everything = summary(index)
+    assert everything["unpaired"] == 0  # of the tasks that both have
+    assert {group["task"] for group in everything["groups"]} == {"toy_gen", "toy_choice", "toy_text"}
 
 
 def test_near_ties_can_be_hidden(index: ResultsIndex, results: Path) -> None:
@@ -64,80 +101,120 @@ def test_near_ties_can_be_hidden(index: ResultsIndex, results: Path) -> None:
         best, second = sorted(line["choice_logprobs"], reverse=True)[:2]
         margins[line["id"]] = best - second
     wanted = [name for name, margin in margins.items() if margin >= 0.5]
-    for margin in ("0.5", "0.4999999"):  # a step of the slider, whose counts are stored, and one that is not
-        found = list_pairs(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))
-        assert [row["id"] for row in found["rows"]] == wanted
-        summary = compare_summary(index, read_pair_filter(given(index, task="toy_choice", margin=margin)))
-        assert sum(summary["above"].values()) == len(wanted)
-        assert summary["n"] == 40  # the tests are over all pairs
+    found = list_pairs(index, read_pair_filter(given(index, task="toy_choice", margin="0.5")))
+    assert [row["id"] for row in found["rows"]] == wanted
+    counts = summary(index, task="toy_choice", margin="0.5")
+    assert sum(counts["above"].values()) == len(wanted)
+    assert counts["n"] == 40  # the tests are over all pairs
     assert 0 < len(wanted) < 40
+    for margin in ("x", "nan", "-1", "inf"):
+        with pytest.raises(MillError, match="nats"):
+            read_pair_filter({"margin": margin})
 
 
-def test_runs_are_compared_by_any_metric_that_they_share(index: ResultsIndex) -> None:
-    found = compare_summary(index, read_pair_filter(given(index, metric="acc")))
-    assert {group["task"] for group in found["groups"]} == {"toy_choice"}
-    assert found["cells"] == compare_summary(index, read_pair_filter(given(index, task="toy_choice")))["cells"]
-    with pytest.raises(MillError, match="no task that both runs have is scored by nonsense"):
-        compare_summary(index, read_pair_filter(given(index, metric="nonsense")))
-
-
-@pytest.mark.parametrize("margin", ["x", "nan", "-1", "inf"])
-def test_a_margin_is_a_number_of_nats(margin: str) -> None:
-    with pytest.raises(MillError, match="nats"):
-        read_pair_filter({"margin": margin})
-
-
-def test_changed_answers_are_not_changed_texts(results: Path, tmp_path: Path) -> None:
+def test_changed_answers_are_not_changed_texts(edited: tuple[Path, ResultsIndex, Edit]) -> None:
     """Two texts from which the same answer is read are one answer."""
-    folder = Path(shutil.copytree(results, tmp_path / "results"))
-    for model, extracted in (("one", "5"), ("two", "5")):
-        (file,) = folder.glob(f"{model}-*/default/samples/toy_gen.jsonl")
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        changed = [{**line, "extracted": extracted, "response": f"{model} says so", "error": None} for line in lines]
-        changed[0]["extracted"] = model
-        file.write_text("".join(json.dumps(line) + "\n" for line in changed))
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    _, index, edit = edited
+    for model in ("one", "two"):
+        edit(model, "toy_gen", with_columns(extracted="5", response=f"{model} says so", error=None))
+    edit("two", "toy_gen", lambda lines: [{**lines[0], "extracted": "6"}, *lines[1:]])
+    found = summary(index, task="toy_gen")
     assert (found["changed"], found["flipped"]) == (40, 1)
-    index.close()
 
 
-def test_samples_without_an_answer_are_not_compared(results: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(results, tmp_path / "results"))
-    (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    unanswered = [{**line, "status": "pending", "values": {}} for line in lines]
-    file.write_text("".join(json.dumps(line) + "\n" for line in unanswered))
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
-    assert (found["n"], found["unpaired"], found["p"], found["sentences"]) == (0, 80, None, [])
-    index.close()
+def test_samples_without_an_answer_are_not_compared(edited: tuple[Path, ResultsIndex, Edit]) -> None:
+    """Each of the 40 that one run has answered is one that the other has not."""
+    _, index, edit = edited
+    edit("two", "toy_gen", with_columns(status="pending", values={}))
+    found = summary(index, task="toy_gen")
+    assert (found["n"], found["unpaired"], found["p"], found["sentences"]) == (0, 40, None, [])
 
 
-def test_graded_scores_are_compared_by_their_means(results: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sides", [("one",), ("two",), ("one", "two")])
+def test_a_run_in_which_all_samples_failed_shows_no_gain_and_no_loss(
+    edited: tuple[Path, ResultsIndex, Edit], sides: tuple[str, ...]
+) -> None:
+    _, index, edit = edited
+    for side in sides:
+        edit(side, "toy_gen", lambda lines: list(map(failed, lines)))
+    for found in (summary(index, task="toy_gen"), *([summary(index, metric="exact_match")] if len(sides) < 2 else [])):
+        assert (found["cells"]["other"], found["p"], found["lost"], found["accuracy"]) == (40, None, None, None)
+        assert "inconclusive" in " ".join(found["sentences"]) or len(sides) == 2
+        assert not any(word in " ".join(found["sentences"]) for word in ("fell", "rose", "unchanged"))
+
+
+def test_a_sample_that_is_not_paired_does_not_make_a_task_graded(edited: tuple[Path, ResultsIndex, Edit]) -> None:
+    _, index, edit = edited
+    edit("two", "toy_gen", lambda lines: [scored({**lines[0], "data_hash": "ff" * 16}, exact_match=0.5), *lines[1:]])
+    found = summary(index, task="toy_gen")
+    assert (found["n"], found["cells"]["other"], found["unpaired"]) == (39, 0, 2)
+
+
+def test_graded_scores_are_compared_by_their_means(edited: tuple[Path, ResultsIndex, Edit]) -> None:
     """Of 40 samples 10 are 0 or 1 in both runs: they are not a sample of the others. One that failed counts as 0."""
-    folder, values = Path(shutil.copytree(results, tmp_path / "results")), {}
+    _, index, edit = edited
+    values = {}
     for model, scale in (("one", 1.0), ("two", 0.9)):
-        (file,) = folder.glob(f"{model}-*/default/samples/toy_gen.jsonl")
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
         values[model] = [float(number % 2) if number < 10 else scale * number / 40 for number in range(40)]
-        for line, value in zip(lines, values[model], strict=True):
-            line |= {"status": "graded", "error": None, "means": {"exact_match": value}, "values": {"exact_match": [value]}}
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    lines[39] |= {"status": "failed", "error": "HTTP 500", "means": {}, "values": {}}
+        edit(model, "toy_gen", with_values(*({"exact_match": value} for value in values[model])))
+    edit("two", "toy_gen", lambda lines: [*lines[:39], failed(lines[39])])
     values["two"][39] = 0.0
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    found = compare_summary(index, read_pair_filter(given(index, task="toy_gen")))
+    found = summary(index, task="toy_gen")
     assert (found["cells"]["other"], found["lost"], found["n"]) == (40, None, 40)
     losses = [a - b for a, b in zip(values["one"], values["two"], strict=True)]
     assert found["scores"][2]["value"] == pytest.approx(sum(losses) / 40)
     assert found["p"] == pytest.approx(ttest_1samp(losses, 0).pvalue)
     assert found["sentences"][0].startswith("The mean score fell from")
-    index.close()
+
+
+def test_less_of_an_error_rate_is_no_loss(edited: tuple[Path, ResultsIndex, Edit]) -> None:
+    _, index, edit = edited
+    for model, scale in (("one", 1.0), ("two", 1.5)):
+        edit(model, "toy_gen", with_values(*({"wer": scale * (1 + at)} for at in range(40))))
+    found = summary(index, task="toy_gen")
+    assert found["scores"][2]["value"] == pytest.approx(20.5 / 2)
+    assert [one.startswith("wer rose from 20.5000 to 30.75") for one in found["sentences"]] == [True]
+    for model, value in (("one", 0.0), ("two", 1.0)):  # neither is one of which 1 is wrong
+        edit(model, "toy_gen", with_values({"failed_calls": value}))
+    found = summary(index, task="toy_gen")
+    assert (found["cells"]["other"], found["scores"][2]["value"]) == (40, 1.0)
+
+
+def test_perplexities_are_those_of_all_documents_together(edited: tuple[Path, ResultsIndex, Edit]) -> None:
+    """As `mill diff-scores` has them: ratios of sums. The mean over documents would be a gain here, and it is a loss."""
+    folder, index, edit = edited
+    sides = {"one": [(-300.0, 100.0)] * 20 + [(-40.0, 10.0)] * 20, "two": [(-330.0, 100.0)] * 20 + [(-20.0, 10.0)] * 20}
+    values = {"one": math.exp(6800 / 2200), "two": math.exp(7000 / 2200)}
+    for model, pairs in sides.items():
+        edit(model, "toy_text", with_values(*({"ppl": pair} for pair in pairs)))
+        (results,) = folder.glob(f"{model}-*/default/results.json")
+        found = json.loads(results.read_text())
+        found["tasks"]["toy_text"]["metrics"] = {"ppl": {**NO_INTERVAL, "value": values[model]}}
+        results.write_text(json.dumps(found))
+    compared = summary(index, task="toy_text")
+    one, two = (next(folder.glob(f"{model}-*/default")) for model in sides)
+    (row,) = (row for row in diff_scores(one, two).rows if row.name == "toy_text")
+    loss = values["two"] - values["one"]
+    assert [side["value"] for side in compared["scores"]] == pytest.approx([*values.values(), loss])
+    assert row.found.difference.estimate.value == pytest.approx(loss)
+    assert (compared["score_name"], compared["p"]) == ("ppl", pytest.approx(row.found.difference.p))
+    assert compared["sentences"][0].startswith("No change of ppl detected: from 21.9971 to 24.0905 (a rise of 2.0934")
+
+
+def test_metrics_are_matched_by_their_names(edited: tuple[Path, ResultsIndex, Edit]) -> None:
+    """The runs list theirs in another order, and more than six of them."""
+    _, index, edit = edited
+    names = ["exact_match", *(f"m{number}" for number in range(8))]
+    for model, order in (("one", names), ("two", names[::-1])):
+        edit(model, "toy_gen", with_values({name: float(name == "m7") for name in order}))
+    found = summary(index, task="toy_gen")
+    assert (found["cells"]["both_wrong"], found["metrics"]) == (40, names)
+    assert summary(index, task="toy_gen", metric="m7")["cells"]["both_right"] == 40
+    chosen = read_filter({"run": uid_of_model(index, "one"), "task": "toy_gen", "sort": "v8"})
+    row = list_samples(index, chosen)["rows"][0]
+    assert row["values"]["m7"] == 1.0
+    with pytest.raises(MillError, match="no task that both runs have is scored by nonsense"):
+        summary(index, metric="nonsense")
 
 
 def test_the_next_flip_is_found_from_anywhere(index: ResultsIndex, results: Path) -> None:
@@ -150,36 +227,16 @@ def test_the_next_flip_is_found_from_anywhere(index: ResultsIndex, results: Path
         assert pair_neighbours(index, chosen, pair)["next_flip"]["id"] == expected
 
 
-def test_pairs_follow_the_data_and_not_the_ids(results: Path, tmp_path: Path) -> None:
-    """The same data under other ids and in another order is the same sample."""
-    folder = Path(shutil.copytree(results, tmp_path / "results"))
-    (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    renamed = [{**line, "id": f"renamed {line['id']}"} for line in reversed(lines)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in renamed))
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    chosen = read_pair_filter(given(index, task="toy_gen"))
-    assert compare_summary(index, chosen)["n"] == 40
-    _, first, second = find_pair(index, chosen, "toy_gen", "3")
+def test_pairs_follow_the_data_and_not_the_ids(edited: tuple[Path, ResultsIndex, Edit]) -> None:
+    """The same data under other ids and in another order is the same sample. A run that changed is compared anew."""
+    _, index, edit = edited
+    edit("two", "toy_gen", lambda lines: [{**line, "id": f"renamed {line['id']}"} for line in reversed(lines)])
+    assert summary(index, task="toy_gen")["n"] == 40
+    _, first, second = find_pair(index, read_pair_filter(given(index, task="toy_gen")), "toy_gen", "3")
     assert (first["name"], second["name"]) == ("3", "renamed 3")
-    index.close()
-
-
-def test_a_changed_run_is_compared_anew(results: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(results, tmp_path / "results"))
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    chosen = read_pair_filter(given(index, task="toy_gen"))
-    assert compare_summary(index, chosen)["n"] == 40
-    (file,) = folder.glob("two-*/default/samples/toy_gen.jsonl")
-    kept = file.read_text().splitlines()[:10]
-    file.unlink()
-    file.write_text("\n".join(kept) + "\n")
-    index.sync()
-    summary = compare_summary(index, chosen)
-    assert (summary["n"], summary["unpaired"]) == (10, 30)
-    index.close()
+    edit("two", "toy_gen", lambda lines: lines[:10])
+    found = summary(index, task="toy_gen")
+    assert (found["n"], found["unpaired"]) == (10, 30)
 
 
 def test_holm_is_that_of_statsmodels() -> None:

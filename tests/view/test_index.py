@@ -6,19 +6,31 @@ import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mill.api.errors import MillError
-from mill.view.filters import SampleFilter
 from mill.view.index import ResultsIndex
-from mill.view.queries import list_samples, read_sample, status_counts
+from mill.view.overview import summed
+from mill.view.queries import SampleFilter, files_of, list_samples, read_sample
+from mill.view.run_info import RunInfo, run_labels
 from tests.view.conftest import lines_of, uid_of_model
 
+Copy = tuple[Path, ResultsIndex]
 
-def copied(results: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(results, tmp_path / "results"))
+
+def status_counts(index: ResultsIndex, run: str, task: str = "") -> dict[str, int]:
+    return summed(files_of(index, run, task).values())
+
+
+@pytest.fixture
+def copy(results: Path, tmp_path: Path) -> Iterator[Copy]:
+    """A copy of the results that a test may change, and its index."""
+    folder = Path(shutil.copytree(results, tmp_path / "results"))
+    index = ResultsIndex(folder, cache=tmp_path / "index")
+    yield folder, index
+    index.close()
 
 
 def samples_file(results: Path, model: str, task: str) -> Path:
@@ -48,9 +60,8 @@ def test_a_second_sync_reads_nothing(results: Path, tmp_path: Path) -> None:
     second.close()
 
 
-def test_appended_lines_are_read_from_the_old_end(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
+def test_appended_lines_are_read_from_the_old_end(copy: Copy) -> None:
+    folder, index = copy
     index.sync()
     file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
     before = {row["id"]: row["rowid"] for row in rows_of(index, uid)}
@@ -66,7 +77,6 @@ def test_appended_lines_are_read_from_the_old_end(results: Path, tmp_path: Path)
     index.sync()
     assert "half" in {row["id"] for row in rows_of(index, uid)}
     assert read_sample(index, uid, "toy_gen", "half")["id"] == "half"
-    index.close()
 
 
 def rows_of(index: ResultsIndex, uid: str) -> list[dict[str, int | str]]:
@@ -77,9 +87,8 @@ def rows_of(index: ResultsIndex, uid: str) -> list[dict[str, int | str]]:
     return [{"rowid": row["number"], "id": row["name"]} for row in index.database.connection().execute(query, (uid,))]
 
 
-def test_a_file_that_was_rewritten_in_place_and_grew_is_read_again(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
+def test_a_file_that_was_rewritten_in_place_and_grew_is_read_again(copy: Copy) -> None:
+    folder, index = copy
     index.sync()
     file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
     lines = lines_of(folder, "one", "toy_gen")
@@ -89,24 +98,21 @@ def test_a_file_that_was_rewritten_in_place_and_grew_is_read_again(results: Path
         handle.write("".join(json.dumps(line) + "\n" for line in right))
     index.sync()
     assert list_samples(index, SampleFilter(uid, "toy_gen", statuses=("right",)))["total"] == 41
-    index.close()
 
 
 @pytest.mark.parametrize("kind", ["device", "folder", "link"])
-def test_one_bad_samples_file_does_not_hide_the_others(results: Path, tmp_path: Path, kind: str) -> None:
-    folder = copied(results, tmp_path)
+def test_one_bad_samples_file_does_not_hide_the_others(copy: Copy, kind: str) -> None:
+    folder, index = copy
     file = samples_file(folder, "one", "toy_gen")
     file.unlink()
     if kind == "folder":
         file.mkdir()
     else:
         file.symlink_to("/dev/zero" if kind == "device" else samples_file(folder, "two", "toy_gen"))
-    index = ResultsIndex(folder, cache=tmp_path / "index")
     index.sync()
     assert status_counts(index, uid_of_model(index, "two"))["failed"] == 11
     assert status_counts(index, uid_of_model(index, "one"))["right"] > 0  # of its other tasks
     assert any("toy_gen.jsonl" in warning for warning in index.state.warnings)
-    index.close()
 
 
 def test_damage_to_the_index_is_mended(results: Path, tmp_path: Path) -> None:
@@ -128,38 +134,21 @@ def test_damage_to_the_index_is_mended(results: Path, tmp_path: Path) -> None:
     index.close()
 
 
-def test_a_second_line_of_a_sample_does_not_count(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
+def test_a_second_line_of_a_sample_does_not_count(copy: Copy) -> None:
+    folder, index = copy
     file, lines = samples_file(folder, "one", "toy_gen"), lines_of(folder, "one", "toy_gen")
     with file.open("a") as handle:
         handle.writelines(json.dumps({**line, "values": {"exact_match": [1.0]}}) + "\n" for line in lines[:5])
-    index = ResultsIndex(folder, cache=tmp_path / "index")
     index.sync()
     uid = uid_of_model(index, "one")
     right = sum(line["exact_match"] == 1.0 for line in lines)
     assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 40
     assert list_samples(index, SampleFilter(uid, "toy_gen", statuses=("right",)))["total"] == right
     assert status_counts(index, uid, "toy_gen")["damaged"] == 5
-    index.close()
 
 
-def test_a_replaced_file_is_read_anew(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
-    lines = file.read_text().splitlines()[:7]
-    draft = file.with_suffix(".new")
-    draft.write_text("\n".join(lines) + "\n")
-    draft.replace(file)
-    assert index.sync()
-    assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 7
-    index.close()
-
-
-def test_removed_runs_and_folders_are_forgotten(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
+def test_removed_runs_and_folders_are_forgotten(copy: Copy) -> None:
+    folder, index = copy
     index.sync()
     shutil.rmtree(next(folder.glob("one-*")))
     assert index.sync()
@@ -168,33 +157,28 @@ def test_removed_runs_and_folders_are_forgotten(results: Path, tmp_path: Path) -
     assert index.sync()
     assert index.runs == {}
     assert index.database.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == 0
-    index.close()
 
 
-def test_damaged_lines_are_counted(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
+def test_damaged_lines_are_counted(copy: Copy) -> None:
+    folder, index = copy
     file = samples_file(folder, "one", "toy_choice")
     file.write_text("not json\n[1, 2]\n{}\n" + '{"id": {"a": 1}}\n' + file.read_text() + "\0\n")
-    index = ResultsIndex(folder, cache=tmp_path / "index")
     index.sync()
     uid = uid_of_model(index, "one")
     assert status_counts(index, uid)["damaged"] == 5
     assert list_samples(index, SampleFilter(uid, "toy_choice"))["total"] == 40
-    index.close()
 
 
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"model": 1}', "\0" * 100, '{"model": {"name": "x"}, "tasks": {"a": 1}}']
 )
-def test_a_run_that_cannot_be_read_is_listed_with_the_reason(results: Path, tmp_path: Path, content: str) -> None:
-    folder = copied(results, tmp_path)
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(copy: Copy, content: str) -> None:
+    folder, index = copy
     next(folder.glob("one-*/default/manifest.json")).write_text(content)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
     index.sync()
     (broken,) = [run for run in index.runs.values() if run.error]
     assert broken.path.parent.name.startswith("one-")
     assert len(index.runs) == 2
-    index.close()
 
 
 def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
@@ -206,18 +190,6 @@ def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
     index.sync()
     assert index.runs == {}
     index.close()
-
-
-def test_a_damaged_index_is_made_anew(results: Path, tmp_path: Path) -> None:
-    first = ResultsIndex(results, cache=tmp_path)
-    first.sync()
-    path = first.database.path
-    first.close()
-    path.write_bytes(b"this is no database" * 1000)
-    second = ResultsIndex(results, cache=tmp_path)
-    second.sync()
-    assert len(second.runs) == 2
-    second.close()
 
 
 def test_an_index_of_another_version_is_made_anew(results: Path, tmp_path: Path) -> None:
@@ -235,22 +207,30 @@ def test_an_index_of_another_version_is_made_anew(results: Path, tmp_path: Path)
     second.close()
 
 
-def test_a_read_only_folder_can_be_viewed(results: Path, tmp_path: Path) -> None:
-    folder = copied(results, tmp_path)
+def test_a_read_only_folder_can_be_viewed(copy: Copy) -> None:
+    folder, index = copy
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     for path in [folder, *folder.rglob("*")]:
         path.chmod(path.stat().st_mode & ~0o222)
     try:
-        index = ResultsIndex(folder, cache=tmp_path / "index")
         index.sync()
         assert len(index.runs) == 2
-        index.close()
     finally:
         for path in [folder, *folder.rglob("*")]:
             os.chmod(path, path.stat().st_mode | 0o700)  # noqa: PTH101
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before  # nothing was written there
 
 
-def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MillError, match="does not exist"):
-        ResultsIndex(tmp_path / "nowhere")
+def test_labels_of_runs_are_different() -> None:
+    """Models of two organisations with the same name, and two folders with runs of the same model and settings."""
+    names = {"a/x/default": "org1/name", "a/y/default": "org2/name", "b/x/default": "org1/name", "c/default": "org3/other"}
+    runs = [
+        RunInfo(path, path, Path(path), (), manifest={"model": {"name": name}, "settings": {}})
+        for path, name in names.items()
+    ]
+    assert run_labels(runs) == {
+        "a/x/default": "org1/name (a/x/default)",
+        "a/y/default": "org2/name",
+        "b/x/default": "org1/name (b/x/default)",
+        "c/default": "other",
+    }

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
-from mill.view.other_logs import inspect_files, inspect_samples
-from mill.view.other_logs.find import OtherLog, identify_log
+from mill.view.other_logs import inspect_log
 from mill.view.other_logs.inspect_files import ZipMembers, open_inspect_log
-from mill.view.scan import scan
+from mill.view.scan import OtherLog, identify_log, scan
 from tests.view.conversion import LOGS, Converted, converted
 
 DATE = "2026-01-02T03-04-05.678901"
@@ -69,20 +68,6 @@ def lm_eval_log(folder: Path, results: Any, *lines: Any) -> Path:
     text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
     (folder / f"samples_sums_{DATE}.jsonl").write_text(text)
     return file
-
-
-def test_thousands_of_results_have_their_own_samples(tmp_path: Path) -> None:
-    for number in range(100):
-        folder = tmp_path / f"model{number}"
-        folder.mkdir()
-        for index in range(33):
-            date = f"2026-01-02T03-04-{index:02d}.000001"
-            (folder / f"results_{date}.json").write_text('{"results": {}}')
-            (folder / f"samples_sums_{date}.jsonl").write_text("not read\n")
-            (folder / f"other{index}.json").write_text('{"results": {}}')
-    found = scan(tmp_path).logs
-    assert len(found) == 3300
-    assert found[0].files[1].name == "samples_sums_2026-01-02T03-04-00.000001.jsonl"
 
 
 def test_logs_are_found_by_their_content(tmp_path: Path) -> None:
@@ -197,7 +182,7 @@ def test_files_that_vanish_or_are_cut(tmp_path: Path) -> None:
         ({**SAMPLE, "id": None}, "id: expected"),
         ({**SAMPLE, "events": [{"event": "model", "output": 3}]}, "output: expected object, got int"),
         ({**SAMPLE, "attachments": {"a": "b"}, "events": 3}, "events: expected array"),
-        (SAMPLE, "a second sample 1"),
+        (SAMPLE, "sample 1: there is a second sample of this id"),
     ],
 )
 def test_a_broken_sample_is_counted(sample: Any, reason: str, tmp_path: Path) -> None:
@@ -318,7 +303,7 @@ def test_every_byte_of_a_log_may_be_damaged(tmp_path: Path) -> None:
 
 
 def test_an_attachment_that_is_used_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect_samples, "MOST_LINE", 1000)
+    monkeypatch.setattr(inspect_log, "MOST_LINE", 1000)
     once = {**SAMPLE, "attachments": {"a": "x" * 600}, "input": "attachment://a"}
     twice = {**once, "id": 2, "metadata": {"again": "attachment://a"}}
     run = run_of(tmp_path, once, twice)
@@ -366,13 +351,6 @@ def test_json_that_is_cut_or_wrong(text: str, tmp_path: Path) -> None:
     (tmp_path / "log.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(RunError, match=r"log\.json is not valid JSON"), open_inspect_log(tmp_path / "log.json"):
         pass
-
-
-def test_a_json_log_that_is_too_large_names_the_other_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspect_files, "MOST_LINE", 1 << 20)
-    (tmp_path / "log.json").write_bytes(b" " * (1 << 20) + b"{}")
-    with pytest.raises(RunError, match="larger than 1 MiB: `inspect log convert --to eval`"):
-        open_inspect_log(tmp_path / "log.json").__enter__()
 
 
 def test_a_large_log_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import pytest
 
 from mill.api.errors import MillError
 from mill.metrics.estimate import exact_interval
-from mill.view.filters import Page, SampleFilter, all_rows, cursor_of, read_cursor, read_filter, search_query
-from mill.view.index import ResultsIndex
+from mill.view.index import ResultsIndex, build_search
 from mill.view.overview import search_progress
-from mill.view.queries import categories, list_samples, neighbours, read_sample, score_rows
-from mill.view.search import build_search
+from mill.view.queries import (
+    SampleFilter,
+    categories,
+    list_samples,
+    neighbours,
+    read_filter,
+    read_sample,
+    search_query,
+)
 from tests.view.conftest import lines_of, uid_of_model
 
 
@@ -90,16 +95,6 @@ def test_a_sample_is_read_as_the_file_has_it(index: ResultsIndex, results: Path)
         assert read_sample(index, uid_of_model(index, "one"), "toy_dialog", line["id"]) == line
 
 
-def test_scores_are_those_of_the_results(index: ResultsIndex) -> None:
-    for model in ("one", "two"):
-        run = index.runs[uid_of_model(index, model)]
-        shown = {(row["name"], row["metric"]): row["cell"]["value"] for row in score_rows(run)}
-        expected = {
-            (name, metric): one.value for name, task in run.results.tasks.items() for metric, one in task.metrics.items()
-        }
-        assert {key: value for key, value in shown.items() if key in expected} == expected
-
-
 def test_the_interval_of_a_category_is_exact(index: ResultsIndex, results: Path) -> None:
     (one,) = categories(index, uid_of_model(index, "two"), "toy_gen")
     scored = [line["exact_match"] for line in lines_of(results, "two", "toy_gen") if not line["error"]]
@@ -145,21 +140,3 @@ def test_search_query_quotes_words() -> None:
 def test_bad_parameters_are_refused(given: dict[str, str]) -> None:
     with pytest.raises(MillError):
         read_filter(given)
-
-
-def test_cursors_survive_any_text() -> None:
-    for value in (None, 0.1, -3, 1e-300, "a~b", "t:x", "~", ""):
-        assert read_cursor(cursor_of(value, 5)) == (value, 5)
-
-
-def test_all_rows_reads_page_by_page() -> None:
-    numbers = list(range(1203))
-
-    def query(page: Page) -> dict[str, Any]:
-        start = page.after[1] if page.after else 0
-        rows = [{"id": number} for number in numbers[start : start + page.limit]]
-        more = start + page.limit < len(numbers)
-        return {"rows": rows, "next": f"~{start + page.limit}" if more else None}
-
-    assert [row["id"] for row in all_rows(query)] == numbers
-    assert [row["id"] for row in all_rows(query, 700)] == numbers[:700]

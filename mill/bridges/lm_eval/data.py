@@ -9,6 +9,7 @@ from typing import Any
 
 from mill.api.errors import DataError
 from mill.bridges.lm_eval.library import dataset_problem
+from mill.compat import reachable_hub
 from mill.tasks.data import folders_on_search_path, read_rows, splits_in
 
 _FILE_FORMATS = ("json", "csv", "parquet", "text")
@@ -26,7 +27,8 @@ def local_first() -> Iterator[None]:
         local = local_splits(str(path), name, options)
         if local is None:
             try:
-                return original(path, name, *more, **options)
+                with reachable_hub():
+                    return original(path, name, *more, **options)
             except Exception as error:
                 raise dataset_problem(str(path), name, error) from error
         split = options.get("split")

@@ -202,6 +202,19 @@ def parameter_bytes(config: Any, *, multimodal: bool, dtype: str) -> int | None:
     return None
 
 
+def take_eos_ids(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer. The model's other generation defaults (penalties, temperature) are removed: only the
+    request's options count."""
+    from transformers import GenerationConfig
+
+    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ids = [] if eos is None else ([eos] if isinstance(eos, int) else list(eos))
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
+        ids.append(tokenizer.eos_token_id)
+    model.generation_config = GenerationConfig()
+    return ids
+
+
 def _check_tensors(source: Source, info: Mapping[str, Any]) -> None:
     """Tensors that no file has, or only in another shape, would be random numbers."""
     for name, found, expected in info.get("mismatched_keys") or ():

@@ -15,8 +15,8 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.models import memory
 from mill.models.device import make_current
-from mill.models.hf.ahead import Ahead
 from mill.models.hf.media_prefixes import Embedded, MediaPrefixes
+from mill.models.hf.startup import Ahead
 from mill.models.media.inputs import MediaInputs, MediaRow, decoded_ahead, media_groups
 from mill.models.prefix import paths
 from mill.models.prefix.continuous import ActiveSequence, ContinuousDecoder
@@ -196,19 +196,6 @@ class Decoder:
 
 class ContextTooSmall(RuntimeError):
     """A batch in which a request does not fit the context."""
-
-
-def take_eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """The tokens that end an answer. The model's other generation defaults (penalties, temperature) are removed: only the
-    request's options count."""
-    from transformers import GenerationConfig
-
-    eos = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    ids = [] if eos is None else ([eos] if isinstance(eos, int) else list(eos))
-    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
-        ids.append(tokenizer.eos_token_id)
-    model.generation_config = GenerationConfig()
-    return ids
 
 
 def generate(model: Any, tokens: Tokens, prompts: Sequence[Prompt], eos_ids: list[int]) -> list[Response]:

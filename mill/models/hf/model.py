@@ -15,8 +15,8 @@ from mill.api.model import ComputeDevice, ModelCapabilities, StreamContext, cann
 from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
 from mill.models.device import read_device
 from mill.models.files import TEXT_ONLY, locate
-from mill.models.hf import decoding, sharding
-from mill.models.hf.checkpoint import DECODED, DEFAULT_DTYPE, Checkpoint
+from mill.models.hf import sharding
+from mill.models.hf.checkpoint import DECODED, DEFAULT_DTYPE, Checkpoint, take_eos_ids
 from mill.models.hf.decoding import Decoder
 from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_prefixes import MediaPrefixes
@@ -172,7 +172,7 @@ class TransformersModel(TokenModel):
             network = self.startup.weights()
             if self.lock_step:
                 self._passes = sharding.shard(network)
-            self._eos_ids = decoding.take_eos_ids(network, self.tokens.tokenizer)
+            self._eos_ids = take_eos_ids(network, self.tokens.tokenizer)
             self._compare_vocabularies(network)
             with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
                 self._device = read_device(network)
@@ -229,8 +229,6 @@ class TransformersModel(TokenModel):
             raise cannot_serve(self, kind)
         texts, shown, errors = split_media(requests, lambda: self.media)
         part: Scorer | Decoder = self.scorer if kind == LOGLIKELIHOOD else self.decoder
-        if kind in DECODED:
-            self.startup.compiled()
         streams = [part.texts(texts, context, self.batch_size)] if texts else []
         streams += [part.media(shown, context, self.batch_size)] if shown else []
         return self._together(errors, *streams)

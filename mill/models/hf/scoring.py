@@ -12,8 +12,8 @@ from mill.api.model import StreamContext
 from mill.api.request import ALL, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.models import memory
-from mill.models.hf.ahead import Ahead
 from mill.models.hf.media_prefixes import Embedded, MediaPrefixes, score_media
+from mill.models.hf.startup import Ahead
 from mill.models.media.inputs import MediaRow, decoded_ahead, media_groups
 from mill.models.prefix import paths
 from mill.models.prefix.fast_path import FastPath, Waiting, scores_of

@@ -216,14 +216,15 @@ class ServerModel(MillModel):
         raise cannot_serve(self, ROLLING)
 
     def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
-        """Requests with the same media or a shared prefix one after another, for the server's caches."""
+        """Requests with the same media or a shared prefix one after another, for the server's caches. With a budget they are
+        sent in the order of the samples: what it reaches are the first samples, or a smaller random draw."""
         if kind not in self._senders():
             raise cannot_serve(self, kind)
         for special in (_continues_answer, _has_tools, wanted):
             found = next(filter(special, requests), None)
             if found is not None:
                 self.check(found)  # also on a replica, which got no other check
-        ordered = sorted(requests, key=lambda request: request.prefix_order)
+        ordered = requests if context.meter else sorted(requests, key=lambda request: request.prefix_order)
         return ServerPolicy(self.client, self, context).stream(ordered)
 
     def _senders(self, meter: CallMeter | None = None) -> dict[str, Send]:

@@ -19,7 +19,6 @@ from typing import Any
 
 from mill.api.errors import DataError, MillError, MissingPackage
 from mill.api.message import AUDIO, VIDEO, Blob, Media, orientation
-from mill.api.response import Response
 from mill.support.terminal import describe, warn
 
 FETCH_TIMEOUT_S = 30.0
@@ -138,11 +137,6 @@ def _inline(media: Media) -> str:
         return f"data:video/jpeg;base64,{','.join(_base64(_encode(frame, 'JPEG')) for frame in frames)}"
     kind, raw = image_bytes(media)
     return f"data:{kind};base64,{_base64(raw)}"
-
-
-def failure(error: Exception) -> Response:
-    """The response to a request whose media cannot be read."""
-    return Response(error=str(error) if isinstance(error, MillError) else describe(error))
 
 
 def _url_part(kind: str, url: str) -> dict[str, Any]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from mill.api.batching import Completed, Hook, Unit, as_response
+from mill.api.batching import Completed, Hook, Unit
 from mill.api.errors import CannotServe, DataError
 from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Media, Message
 from mill.api.model import options_text
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.metrics.divergence import common_start
-from mill.models.media.decode import Video, even_indices, failure, load_audio, load_image, load_video
-from mill.models.media.prefetch import Prefetch
+from mill.models.media.decode import Video, even_indices, load_audio, load_image, load_video
+from mill.models.media.prefetch import loaded_ahead
 from mill.models.tokens.chat_template import TemplateFailed
 from mill.models.tokens.pairs import move_spaces
 from mill.models.tokens.tokenizer import Tokens
@@ -255,27 +254,8 @@ def media_groups(rows: Sequence[MediaRow]) -> Iterable[list[Unit]]:
     return groups.values()
 
 
-@contextlib.contextmanager
-def decoded_ahead(inputs: MediaInputs, units: Sequence[Unit], kind: str, answer: AnswerRows) -> Iterator[Hook]:
-    """A hook for batches of these, whose media are decoded in advance, once for rows with the same ones that follow each
-    other. Unreadable media are an error of their request."""
-    rows = [unit.data for unit in units]
-    with Prefetch(inputs.load, rows, ahead=MEDIA_AHEAD, key=lambda row: row.digests) as loaded:
-        yield partial(_answer_loaded, kind, answer, loaded)
-
-
-def _answer_loaded(
-    kind: str, answer: AnswerRows, loaded: Prefetch[MediaRow, Any], batch: list[Unit]
-) -> list[list[Response]]:
-    rows: list[MediaRow] = [unit.data for unit in batch]
-    media = loaded.take_each(rows)
-    readable = [(row, decoded) for row, decoded in zip(rows, media, strict=True) if not isinstance(decoded, Exception)]
-    answers = iter(answer([row for row, _ in readable], [decoded for _, decoded in readable]) if readable else [])
-    for row in rows:
-        loaded.drop(row)
-    return [
-        [failure(decoded)] * len(unit.requests)
-        if isinstance(decoded, Exception)
-        else [as_response(response, kind) for response in next(answers)]
-        for unit, decoded in zip(batch, media, strict=True)
-    ]
+def decoded_ahead(
+    inputs: MediaInputs, units: Sequence[Unit], kind: str, answer: AnswerRows
+) -> contextlib.AbstractContextManager[Hook]:
+    """A hook for batches of these, whose media are decoded in advance. Unreadable media are an error of their request."""
+    return loaded_ahead(inputs.load, units, kind, answer, ahead=MEDIA_AHEAD)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from mill.api.errors import MissingPackage
+from mill.api.batching import Hook, Unit, as_response
+from mill.api.errors import MillError, MissingPackage
+from mill.api.response import Response
+from mill.support.terminal import describe
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-
-@dataclass
-class _Loading(Generic[In, Out]):
-    """One call of `load`, the item it was for, and the ids of the items that share its result and are not dropped."""
-
-    future: Future[Out]
-    item: In
-    users: set[int] = field(default_factory=set)
 
 
 class Prefetch(Generic[In, Out]):
@@ -29,32 +23,19 @@ class Prefetch(Generic[In, Out]):
 
     A result stays until it is dropped, so that a batch that did not fit memory can be taken again. `take` raises what `load`
     raised. Decoding releases the GIL, so threads are as fast as processes and need no copies.
-
-    Items of equal `key` that follow each other share one result, but no failure: its message names the item's own file.
     """
 
-    def __init__(
-        self,
-        load: Callable[[In], Out],
-        items: Iterable[In],
-        *,
-        ahead: int,
-        workers: int | None = None,
-        key: Callable[[In], Hashable] = id,
-    ) -> None:
-        self._load, self._waiting, self._ahead, self._key = load, deque(items), ahead, key
-        self._pool = ThreadPoolExecutor(workers or default_workers(), thread_name_prefix="prefetch")
-        self._running: dict[Hashable, _Loading[In, Out]] = {}
+    def __init__(self, load: Callable[[In], Out], items: Iterable[In], *, ahead: int) -> None:
+        self._load, self._waiting, self._ahead = load, deque(items), ahead
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(min(16, cores), thread_name_prefix="prefetch")
+        self._running: dict[int, Future[Out]] = {}
         self._fill()
 
     def take(self, item: In) -> Out:
-        found = self._running.get(self._key(item))
-        while found is None or id(item) not in found.users:  # taken out of order: start items until this one is started
+        while id(item) not in self._running:  # taken out of order: start items until this one is started
             self._start_next()
-            found = self._running.get(self._key(item))
-        if found.item is not item and found.future.exception() is not None:
-            return self._load(item)
-        return found.future.result()
+        return self._running[id(item)].result()
 
     def take_each(self, items: Iterable[In]) -> list[Out | Exception]:
         """For each item its result or its exception; a missing package concerns all items and is raised."""
@@ -69,12 +50,8 @@ class Prefetch(Generic[In, Out]):
         return results
 
     def drop(self, item: In) -> None:
-        """Free the result of an item that is done, with the last of those that share it."""
-        found = self._running.get(self._key(item))
-        if found is not None:
-            found.users.discard(id(item))
-            if not found.users:
-                del self._running[self._key(item)]
+        """Free the result of an item that is done."""
+        self._running.pop(id(item), None)
         self._fill()
 
     def _fill(self) -> None:
@@ -82,14 +59,8 @@ class Prefetch(Generic[In, Out]):
             self._start_next()
 
     def _start_next(self) -> None:
-        """The next item, with those after it that share its result."""
         item = self._waiting.popleft()
-        key = self._key(item)
-        if key not in self._running:
-            self._running[key] = _Loading(self._pool.submit(self._load, item), item)
-        self._running[key].users.add(id(item))
-        while self._waiting and self._key(self._waiting[0]) == key:
-            self._running[key].users.add(id(self._waiting.popleft()))
+        self._running[id(item)] = self._pool.submit(self._load, item)
 
     def __enter__(self) -> Prefetch[In, Out]:
         return self
@@ -98,5 +69,44 @@ class Prefetch(Generic[In, Out]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def default_workers() -> int:
-    return min(16, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+@contextmanager
+def loaded_ahead(
+    load: Callable[[In], Out],
+    units: Sequence[Unit],
+    kind: str,
+    answer: Callable[[list[In], list[Out]], list[list[Response]]],
+    *,
+    ahead: int,
+) -> Iterator[Hook]:
+    """A hook for batches of these units, whose data are loaded in advance. `answer` gets the data of a batch, and what was
+    loaded for each; what cannot be loaded is an error of its requests."""
+    with Prefetch(load, [unit.data for unit in units], ahead=ahead) as loaded:
+
+        def hook(batch: list[Unit]) -> list[list[Response]]:
+            results = loaded.take_each(unit.data for unit in batch)
+            items, contents = [], []
+            for unit, result in zip(batch, results, strict=True):
+                if not isinstance(result, Exception):
+                    items.append(unit.data)
+                    contents.append(result)
+            done = len(batch) == 1  # a larger batch that fails is retried in parts
+            try:
+                answers = iter(answer(items, contents) if items else [])
+                done = True
+            finally:
+                if done:
+                    for unit in batch:
+                        loaded.drop(unit.data)
+            return [
+                [failure(result)] * len(unit.requests)
+                if isinstance(result, Exception)
+                else [as_response(response, kind) for response in next(answers)]
+                for unit, result in zip(batch, results, strict=True)
+            ]
+
+        yield hook
+
+
+def failure(error: Exception) -> Response:
+    """The response to a request whose media cannot be read."""
+    return Response(error=str(error) if isinstance(error, MillError) else describe(error))

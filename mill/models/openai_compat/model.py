@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
@@ -22,14 +24,15 @@ from mill.models.http.probes import (
     effective_fields,
     leaves_out_tools,
     renders_open,
+    same_model,
     takes_vllm_fields,
 )
 from mill.models.http.server import ServerModel, messages_of
-from mill.models.openai_compat import OLLAMA_URL
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import StreamedAnswer, read_answer
 from mill.models.openai_compat.schema import ServedModel, TokenIds, read_choice, read_models, read_window
 from mill.models.openai_compat.scoring import BOS, LEFT_OUT
+from mill.models.spec.backends import OLLAMA_URL
 from mill.models.spec.open import check_flag, check_whole
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
@@ -38,6 +41,7 @@ from mill.models.tokens.tokenizer import rolling_windows
 from mill.models.tokens.tool_calls import WARNING, describe_tools
 from mill.support.secrets import redact
 from mill.support.terminal import one_line
+from mill.support.validate import convert
 
 
 def scored_tokens(
@@ -401,3 +405,32 @@ class OpenAICompatModel(ServerModel):
 def _begun_text(request: Request) -> str:
     """The start of the answer that a prompt ends with."""
     return request.context[-1].text if request.continues_answer and not isinstance(request.context, str) else ""
+
+
+VLLM_MLX_URL = "http://127.0.0.1:8000"
+
+
+class Health(msgspec.Struct):
+    """The response of /health."""
+
+    model_loaded: bool | None = None
+    model_name: str | None = None
+
+
+class VllmMlxModel(OpenAICompatModel):
+    start_command = "vllm-mlx serve MODEL"
+
+    def __init__(self, model: str = "", base_url: str = VLLM_MLX_URL, **arguments: Any) -> None:
+        super().__init__(model, base_url, **arguments)
+
+    def identity(self) -> dict[str, Any]:
+        return {**super().identity(), "backend": "vllm-mlx"}
+
+    def _identify(self) -> None:
+        body = self.client.probe("GET", "/health").body or {}
+        health: Health = convert(body, Health, f"{self.base_url}/health", ModelError)
+        if health.model_loaded is False:
+            raise Failure("http", "the server has loaded no model yet", status=503)
+        if self.model and health.model_name and not same_model(health.model_name, self.model):
+            raise ModelError(f"{self.base_url} has loaded {one_line(health.model_name)}, not {self.model}")
+        super()._identify()

@@ -18,7 +18,7 @@ from mill.compat import cpu_flash_attention, cuda_flash_attention, has_cuda_flas
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.fused_kernels import BlockTable, block_table
 from mill.models.prefix.fused_layers import fused_layers
-from mill.models.prefix.pack import AttentionPlan, PackLayout, Unsupported
+from mill.models.prefix.trie import AttentionPlan, PackLayout, Unsupported
 from mill.models.tokens.scores import on_device
 
 if TYPE_CHECKING:

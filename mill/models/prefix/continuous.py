@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 from mill.api.response import Response
 from mill.models.prefix.attention import attending
 from mill.models.prefix.fused_layers import small_products
-from mill.models.prefix.graphs import NO_TOKEN, StepGraphs, StepInput, graph_size
-from mill.models.prefix.pack import SegmentCache, model_inputs, set_prefixes
 from mill.models.prefix.sampling import Sampler, sample_all
-from mill.models.prefix.slots import DecodingStep, Prefill, Slots
-from mill.models.prefix.trie import Segment, make_trie
+from mill.models.prefix.slots import NO_TOKEN, DecodingStep, Prefill, Slots, StepGraphs, StepInput, graph_size
+from mill.models.prefix.trie import Segment, SegmentCache, make_trie, model_inputs, set_prefixes
 from mill.models.tokens.scores import on_device
 from mill.models.tokens.tokenizer import Prompt
 from mill.support.clocks import DECODING, FORWARD, phase

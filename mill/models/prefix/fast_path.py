@@ -18,10 +18,10 @@ from mill.api.response import Response
 from mill.models import memory
 from mill.models.device import make_current
 from mill.models.prefix import paths
-from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.paths import PathLog
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle, token_noise
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, Work
+from mill.models.prefix.trie import Unsupported
 from mill.models.tokens.rows import Row
 from mill.support.clocks import PROBING, VERIFYING, phase
 from mill.support.terminal import TokenCount, describe, warn

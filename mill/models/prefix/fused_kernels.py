@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any
 
-from mill.models.prefix.pack import integers
-from mill.models.prefix.rounding import is_rounded_once
-from mill.models.prefix.trie import Segment
+from mill.models.prefix.paths import is_rounded_once
+from mill.models.prefix.trie import Segment, integers
 from mill.models.tokens.scores import on_device
 from mill.support.processes import Background
 
@@ -107,54 +106,26 @@ def available() -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Compiling:
-    """Threads that compile kernels: those that are needed first, and all."""
-
-    first: Background[None]
-    all: Background[None]
-
-
-def start_compiling(config: Mapping[str, Any], dtype: str, device: str | None, *, decodes: bool) -> Compiling | None:
-    """Compile the kernels in threads, if the device is CUDA and the dtype has 16 bits. `config` is the content of a model's
-    config.json. Unless texts are generated first (`decodes`), the kernel of decoding is compiled after the others, by when
-    the device computes: scores do not wait for it, and the next run finds it."""
-    if device is None or not device.startswith("cuda") or dtype == "float32":
-        return None
-    first = Background(lambda: _compile(config, dtype, device, (TREE, SLOTS) if decodes else (TREE,)))
-
-    def compile_all() -> None:
-        first.result()
-        _compile(config, dtype, device, (SLOTS,))
-
-    return Compiling(first, first if decodes else Background(compile_all))
-
-
-def _compile(config: Mapping[str, Any], dtype: str, device: str, kernels_of_attention: Sequence[str]) -> None:
-    """Compile for the heads that a config names. What fails here is compiled where it is used."""
+def compile_kernels(config: Mapping[str, Any], dtype: str, device: str, *, decodes: bool) -> None:
+    """Compile for the heads that a config.json names: the kernel of decoding where texts are generated first (`decodes`),
+    else where it is used. What fails here is compiled where it is used, too."""
     import torch
 
     with contextlib.suppress(Exception), torch.cuda.device(device):
         config = config.get("text_config") or config
         heads, size = config["num_attention_heads"], head_size(config)
         groups = config.get("num_key_value_heads") or heads
-        one = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
-        reading = Background(lambda: _read_kernels(one))
+        keys = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
+        reading = Background(lambda: _read_kernels(keys))
         try:
             if available():
-                _compile_for(one, heads, kernels_of_attention)
+                gated(keys, keys)
+                angles, heads_first = keys[None, :, 0].contiguous(), keys.transpose(0, 1)[None]
+                rotated(heads_first, heads_first, angles, angles)
+                for kernel in (TREE, SLOTS) if decodes else (TREE,):
+                    _can_attend(kernel, heads, groups, size, keys.dtype, keys.device)
         finally:
             reading.result()
-
-
-def _compile_for(keys: torch.Tensor, heads: int, kernels_of_attention: Sequence[str]) -> None:
-    """For keys of (tokens, heads of keys, size) and so many heads of queries."""
-    groups, size = keys.shape[1:]
-    gated(keys, keys)
-    angles, heads_first = keys[None, :, 0].contiguous(), keys.transpose(0, 1)[None]
-    rotated(heads_first, heads_first, angles, angles)
-    for kernel in kernels_of_attention:
-        _can_attend(kernel, heads, groups, size, keys.dtype, keys.device)
 
 
 def _read_kernels(like: torch.Tensor) -> None:

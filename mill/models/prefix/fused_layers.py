@@ -8,35 +8,88 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix import fused_kernels
-from mill.models.prefix.rounding import ROUNDED_ONCE, is_rounded_once, is_same_function
+from mill.models.prefix.paths import ROUNDED_ONCE, is_rounded_once, is_same_function
 
 if TYPE_CHECKING:
     import torch
 
 
-TOKENS, SCALES = 16, (0.01, 1.0, 100.0)  # on which both are compared
+TOKENS, SCALES = 16, (0.01, 1.0, 100.0)  # on which norms are compared
+ANY_SIZE = 64  # of a head
+ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
+FEWEST, MOST = 8, 32  # rows where products are faster in the other order; between MOST and twice as many it takes two halves
+
+Part = tuple[Any, str, Any]
+"""An owner, the name of its attribute, and what replaces that."""
 
 
 @contextmanager
-def fused_norms(model: Any) -> Iterator[None]:
-    """Inside this context torch's function computes RMS norms on CUDA, if a probe showed that it gives the same values."""
-    norms = _fusable(model)
-    for norm in norms:
-        norm.forward = _Fused(norm)
+def fused_layers(model: Any) -> Iterator[None]:
+    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
+    with _replaced(model, "_mill_fused", lambda: [*_find_norms(model), *_find_layers(model)]):
+        yield
+
+
+@contextmanager
+def small_products(model: Any, rows: int) -> Iterator[None]:
+    """Inside this context the model's linear layers compute this number of rows in the faster order, if that is another."""
+    import torch
+
+    if FEWEST <= rows < 2 * MOST and torch.backends.mkl.is_available():
+        with _replaced(model, "_mill_linear_layers", lambda: _find_linear(model)):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _replaced(model: Any, name: str, find: Callable[[], list[Part]]) -> Iterator[None]:
+    """Inside this context the parts are replaced; they are looked for once, and kept under a name in the model."""
+    parts: list[Part] | None = model.__dict__.get(name)
+    if parts is None:
+        parts = model.__dict__[name] = find()
+    before = [owner.__dict__.get(attribute) for owner, attribute, _ in parts]
     try:
+        for owner, attribute, replacement in parts:
+            setattr(owner, attribute, replacement)
         yield
     finally:
-        for norm in norms:
-            del norm.forward
+        for (owner, attribute, _), original in zip(parts, before, strict=True):
+            if original is None:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, original)
 
 
-class _Fused:
-    """Called in place of a norm's forward."""
+# Norms.
+
+
+def _find_norms(model: Any) -> list[Part]:
+    """The model's RMS norms. A class that computes something else, such as 1 + weight, fails the probe and is left out."""
+    norms = [module for module in model.modules() if _is_rms_norm(module)]
+    if not norms or not _same_norm(norms[0]):
+        return []
+    return [(norm, "forward", _Norm(norm)) for norm in norms if type(norm) is type(norms[0])]
+
+
+def _is_rms_norm(module: Any) -> bool:
+    """Whether this is an RMS norm on CUDA; some architectures have norms without weights."""
+    weight = getattr(module, "weight", None)
+    named = type(module).__name__.endswith("RMSNorm") and bool(_epsilon(module))
+    return named and weight is not None and bool(weight.is_cuda)
+
+
+def _epsilon(norm: Any) -> float | None:
+    return getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None)
+
+
+class _Norm:
+    """Called in place of a norm's forward: torch's own function."""
 
     def __init__(self, norm: Any) -> None:
         self.weight, self.eps = norm.weight, _epsilon(norm)
@@ -47,24 +100,7 @@ class _Fused:
         return torch.nn.functional.rms_norm(hidden, (hidden.shape[-1],), self.weight, self.eps)
 
 
-def _fusable(model: Any) -> list[Any]:
-    """The model's RMS norms. A class that computes something else, such as 1 + weight, fails the probe and is left out."""
-    norms: list[Any] | None = model.__dict__.get("_mill_norms")
-    if norms is None:
-        norms = [module for module in model.modules() if _is_rms_norm(module)]
-        norms = [norm for norm in norms if type(norm) is type(norms[0])] if norms and _same(norms[0]) else []
-        model.__dict__["_mill_norms"] = norms
-    return norms
-
-
-def _is_rms_norm(module: Any) -> bool:
-    """Whether this is an RMS norm on CUDA; some architectures have norms without weights."""
-    weight = getattr(module, "weight", None)
-    named = type(module).__name__.endswith("RMSNorm") and bool(_epsilon(module))
-    return named and weight is not None and bool(weight.is_cuda)
-
-
-def _same(norm: Any) -> bool:
+def _same_norm(norm: Any) -> bool:
     """Whether both are one function in float32, and the fused one rounds no worse in the norm's own dtype."""
     import torch
 
@@ -72,80 +108,43 @@ def _same(norm: Any) -> bool:
     with torch.inference_mode():
         for scale in SCALES:
             hidden = scale * torch.randn(TOKENS, norm.weight.shape[0], device=norm.weight.device)
-            if not is_same_function(_Fused(single), single, hidden):
+            if not is_same_function(_Norm(single), single, hidden):
                 return False
             rounded = hidden.to(norm.weight.dtype)
             exact = single(rounded.float())
-            own, fused = ((one(rounded).float() - exact).norm() for one in (norm, _Fused(norm)))
+            own, fused = ((one(rounded).float() - exact).norm() for one in (norm, _Norm(norm)))
             if not fused <= ROUNDED_ONCE * own:
                 return False
     return True
 
 
-def _epsilon(norm: Any) -> float | None:
-    return getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None)
+# Gated MLPs and rotations.
 
 
-Part = tuple[Any, str, Any]
-"""An owner, the name of its attribute, and what replaces that."""
-ANY_SIZE = 64  # of a head
-ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
-
-
-@contextmanager
-def fused_layers(model: Any) -> Iterator[None]:
-    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
-    parts: list[Part] | None = model.__dict__.get("_mill_fused")
-    if parts is None:
-        parts = model.__dict__["_mill_fused"] = _find(model)
-    with fused_norms(model), ExitStack() as stack:
-        for owner, name, replacement in parts:
-            before = owner.__dict__.get(name)
-            setattr(owner, name, replacement)
-            stack.callback(_restore, owner, name, before)
-        yield
-
-
-def _restore(owner: Any, name: str, before: Any) -> None:
-    if before is None:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, before)
-
-
-def _find(model: Any) -> list[Part]:
+def _find_layers(model: Any) -> list[Part]:
     first = next(model.parameters(), None)
-    if first is None or not (first.device.type == "cpu" or _has_kernels(first)):
+    on_cuda = first is not None and first.is_cuda
+    if first is None or (on_cuda and not (first.element_size() == 2 and fused_kernels.available())):
+        return []
+    if not on_cuda and first.device.type != "cpu":
         return []
     found: list[Part] = []
     classes: dict[type, bool] = {}
     for module in model.modules():
         if _is_gated(module) and "forward" not in module.__dict__:
-            same = classes.get(type(module))
-            if same is None:
-                same = classes[type(module)] = _same_mlp(module)
-            if same:
+            if type(module) not in classes:
+                classes[type(module)] = _same_mlp(module)
+            if classes[type(module)]:
                 found.append((module, "forward", _GatedMLP(module)))
-    if not first.is_cuda:
-        return found
     names = {type(module).__module__ for module in model.modules() if type(module).__name__.endswith("Attention")}
-    for name in sorted(names):
-        source = sys.modules.get(name)
+    size = ANY_SIZE  # that for which the kernel is compiled ahead, where the config names it
+    with suppress(Exception):
+        size = fused_kernels.head_size(model.config.get_text_config().to_dict())
+    for source in [sys.modules.get(name) for name in sorted(names)] if on_cuda else []:
         rotation = getattr(source, ROTATION, None)
-        if rotation is not None and _same_rotation(rotation, first, _head_size(model)):
+        if rotation is not None and _same_rotation(rotation, first, size):
             found.append((source, ROTATION, _Rotation(rotation)))
     return found
-
-
-def _head_size(model: Any) -> int:
-    """That for which the kernel is compiled ahead, where the config names it."""
-    with suppress(Exception):
-        return fused_kernels.head_size(model.config.get_text_config().to_dict())
-    return ANY_SIZE
-
-
-def _has_kernels(parameter: torch.Tensor) -> bool:
-    return parameter.is_cuda and parameter.element_size() == 2 and fused_kernels.available()
 
 
 def _is_gated(module: Any) -> bool:
@@ -169,25 +168,6 @@ class _GatedMLP:
         return out
 
 
-class _Rotation:
-    """Called in place of an architecture's function; what it does not expect goes to that."""
-
-    def __init__(self, original: Callable[..., Any]) -> None:
-        self.original = original
-
-    def __call__(self, q: Any, k: Any, cos: Any, sin: Any, *more: Any, **options: Any) -> Any:
-        if more or options or not all(_is_plain(one, cos, sin) for one in (q, k)):
-            return self.original(q, k, cos, sin, *more, **options)
-        cos, sin = cos.contiguous(), sin.contiguous()
-        return fused_kernels.rotated(q, k, cos, sin)
-
-
-def _is_plain(x: Any, cos: Any, sin: Any) -> bool:
-    size = x.shape[-1]
-    shapes = x.dim() == 4 and x.shape[0] == 1 and cos.shape == sin.shape == (1, x.shape[2], size)
-    return bool(shapes and x.is_cuda and x.stride(3) == 1 and size % 2 == 0 and x.element_size() == 2)
-
-
 def _same_mlp(mlp: Any) -> bool:
     """Whether the MLP does what is replaced, to the last bit; the kernel then rounds once what it rounds twice."""
     import torch
@@ -201,15 +181,31 @@ def _same_mlp(mlp: Any) -> bool:
         return False
 
 
+class _Rotation:
+    """Called in place of an architecture's function; what it does not expect goes to that."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.original = original
+
+    def __call__(self, q: Any, k: Any, cos: Any, sin: Any, *more: Any, **options: Any) -> Any:
+        if more or options or not all(_is_plain(one, cos, sin) for one in (q, k)):
+            return self.original(q, k, cos, sin, *more, **options)
+        return fused_kernels.rotated(q, k, cos.contiguous(), sin.contiguous())
+
+
+def _is_plain(x: Any, cos: Any, sin: Any) -> bool:
+    size = x.shape[-1]
+    shapes = x.dim() == 4 and x.shape[0] == 1 and cos.shape == sin.shape == (1, x.shape[2], size)
+    return bool(shapes and x.is_cuda and x.stride(3) == 1 and size % 2 == 0 and x.element_size() == 2)
+
+
 def _same_rotation(rotation: Any, like: torch.Tensor, size: int) -> bool:
     import torch
 
+    shapes: Sequence[tuple[int, ...]] = ((1, 64, 4, size), (1, 64, 2, size), (1, 64, size), (1, 64, size))
     try:
         with torch.inference_mode():
-            q, k, cos, sin = (
-                torch.randn(shape, device=like.device, dtype=like.dtype)
-                for shape in ((1, 64, 4, size), (1, 64, 2, size), (1, 64, size), (1, 64, size))
-            )
+            q, k, cos, sin = (torch.randn(shape, device=like.device, dtype=like.dtype) for shape in shapes)
             q, k = q.transpose(1, 2), k.transpose(1, 2)
             found, exact = _Rotation(rotation)(q, k, cos, sin), rotation(*(one.float() for one in (q, k, cos, sin)))
             return all(is_rounded_once(one, other) for one, other in zip(found, exact, strict=True))
@@ -217,35 +213,16 @@ def _same_rotation(rotation: Any, like: torch.Tensor, size: int) -> bool:
         return False
 
 
-FEWEST, MOST = 8, 32  # rows where this order is faster; between MOST and twice as many it takes two halves
+# Products of few rows.
 
 
-@contextmanager
-def small_products(model: Any, rows: int) -> Iterator[None]:
-    """Inside this context the model's linear layers compute this number of rows in the faster order, if that is another."""
+def _find_linear(model: Any) -> list[Part]:
+    """Layers in float32 on a CPU. A quantized or adapted layer computes something else."""
     import torch
 
-    faster = FEWEST <= rows < 2 * MOST and torch.backends.mkl.is_available()
-    layers = _plain_layers(model) if faster else []
-    for layer in layers:
-        layer.forward = _Product(layer)
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-def _plain_layers(model: Any) -> list[Any]:
-    """Those in float32 on a CPU. A quantized or adapted layer computes something else."""
-    import torch
-
-    layers: list[Any] | None = model.__dict__.get("_mill_linear_layers")
-    if layers is None:
-        plain = [one for one in model.modules() if type(one) is torch.nn.Linear and "forward" not in one.__dict__]
-        layers = [one for one in plain if one.weight.device.type == "cpu" and one.weight.dtype == torch.float32]
-        model.__dict__["_mill_linear_layers"] = layers
-    return layers
+    plain = [one for one in model.modules() if type(one) is torch.nn.Linear and "forward" not in one.__dict__]
+    cpu = [one for one in plain if one.weight.device.type == "cpu" and one.weight.dtype == torch.float32]
+    return [(layer, "forward", _Product(layer)) for layer in cpu]
 
 
 class _Product:

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import is_out_of_memory
 from mill.models.prefix.attention import Pack, attending
-from mill.models.prefix.pack import PackLayout, SegmentCache, Unsupported
-from mill.models.prefix.rounding import DRAWS, MORE, exceeds, rounded_otherwise
+from mill.models.prefix.paths import DRAWS, MORE, exceeds, rounded_otherwise
 from mill.models.prefix.scoring import OUT_OF_MEMORY
-from mill.models.prefix.trie import Segment, Trie
+from mill.models.prefix.trie import PackLayout, Segment, SegmentCache, Trie, Unsupported
 from mill.models.tokens.scores import on_device
 from mill.support.terminal import describe
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mill.api.batching import free_memory, is_out_of_memory
 from mill.api.response import Response
 from mill.models.prefix.attention import Pack, attending
-from mill.models.prefix.pack import SegmentCache, model_inputs, set_prefixes
-from mill.models.prefix.trie import Segment, Trie, make_trie
+from mill.models.prefix.trie import Segment, SegmentCache, Trie, make_trie, model_inputs, set_prefixes
 from mill.models.tokens.rows import Row, span_response
 from mill.models.tokens.scores import TokenScores, on_device, span_scores, token_scores
 from mill.support.clocks import FORWARD, TOKENIZING, phase

@@ -1,4 +1,5 @@
-"""What is computed once: rows of tokens as a trie, whose segments are shared by all rows with that prefix.
+"""What is computed once: rows of tokens as a trie, whose segments are shared by all rows with that prefix; and segments
+packed into one row, as the model gets them: token ids, or embeddings where rows begin with images, video or audio.
 
 A segment is computed once for any number of rows. Sharing a few tokens costs more than it saves, since every level of the
 trie is one more attention call, so only long enough segments are split off; the rest is computed for each row.
@@ -6,11 +7,19 @@ trie is one more attention call, so only long enough segments are split off; the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
 
 from mill.models.tokens.rows import EmbeddedPrefix
+from mill.models.tokens.scores import on_device
+
+if TYPE_CHECKING:
+    import torch
 
 LEAST_LENGTH = 8  # tokens of a shared segment
 LEAST_GAIN = 32  # tokens that sharing it must save
@@ -102,3 +111,190 @@ def _common(one: bytes, other: bytes) -> int:
         else:
             high = middle - 1
     return low
+
+
+# Segments of a trie packed into one row.
+
+
+def integers(values: Iterable[int]) -> torch.Tensor:
+    """The numbers in a row of 64 bits each. From a list, torch makes it in seven times the time."""
+    import torch
+
+    numbers = array("q", values)
+    return torch.frombuffer(numbers, dtype=torch.long) if numbers else torch.empty(0, dtype=torch.long)
+
+
+def joined_ranges(ranges: Sequence[tuple[int, int]]) -> torch.Tensor:
+    """The numbers from first to before last of each range, one range after another."""
+    import torch
+
+    firsts, lasts = (integers(bounds) for bounds in zip(*ranges, strict=True)) if ranges else (integers(()), integers(()))
+    lengths = lasts - firsts
+    ends = lengths.cumsum(0)
+    return torch.arange(int(lengths.sum())) + (firsts - ends + lengths).repeat_interleave(lengths)
+
+
+SegmentCache = dict[Segment, list[tuple[Any, Any]]]
+"""The KV cache: keys and values of each segment, one pair for each attention call of a forward pass."""
+
+
+class Unsupported(Exception):
+    """The model passes something to its attention that packed attention does not implement."""
+
+
+class AttentionPlan(ABC):
+    """How the attention of one forward pass is computed."""
+
+    window: int = 0
+    """The length of the longest row: a layer with a shorter sliding window is not supported."""
+    calls: int = 0
+    """Attention calls so far in this pass: the index of the layer."""
+
+    @abstractmethod
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+        """The output for queries of (heads, tokens, size)."""
+
+
+@dataclass(frozen=True)
+class AncestorRange:
+    """Tokens [start, end) of a pack that all see one ancestor: tokens `inside` of this pack, or a cached segment."""
+
+    start: int
+    end: int
+    ancestor: Segment
+    inside: tuple[int, int] | None
+
+
+@dataclass
+class PackLayout(AttentionPlan):
+    """Segments that are computed in one pass, and for each level of the trie which of their tokens see which ancestor.
+
+    Segments are ordered by level, so that all tokens that see ancestors of one level are contiguous. `cache` has the keys
+    and values of earlier packs; `to_cache` are the segments of this pack that later packs need.
+    """
+
+    segments: Sequence[Segment]
+    cache: SegmentCache
+    to_cache: Sequence[Segment] = ()
+    window: int = 0
+    bounds: dict[Segment, tuple[int, int]] = field(default_factory=dict)
+    levels: list[list[AncestorRange]] = field(default_factory=list)
+    tensors: dict[str, Any] = field(default_factory=dict)
+    calls: int = 0
+
+    def __post_init__(self) -> None:
+        offset = 0
+        self.segments = sorted(self.segments, key=lambda segment: segment.level)
+        for segment in self.segments:
+            self.bounds[segment] = (offset, offset + len(segment.tokens))
+            offset += len(segment.tokens)
+        paths = [(segment, segment.chain) for segment in self.segments]
+        for level in range(max((segment.level for segment in self.segments), default=0)):
+            below = [(segment, path[level]) for segment, path in paths if segment.level > level]
+            groups = groupby(below, key=lambda pair: pair[1])
+            self.levels.append([self._range(ancestor, [segment for segment, _ in group]) for ancestor, group in groups])
+
+    def _range(self, ancestor: Segment, segments: list[Segment]) -> AncestorRange:
+        start, end = self.bounds[segments[0]][0], self.bounds[segments[-1]][1]
+        return AncestorRange(start, end, ancestor, self.bounds.get(ancestor))
+
+    @property
+    def ids(self) -> torch.Tensor:
+        return integers(chain.from_iterable(segment.tokens for segment in self.segments))
+
+    @property
+    def positions(self) -> torch.Tensor:
+        return joined_ranges([(segment.start, segment.end) for segment in self.segments])
+
+    def key_values(self, seen: AncestorRange, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The ancestor's keys and values in the current attention call."""
+        if seen.inside is None:
+            return self.cache[seen.ancestor][self.calls]
+        first, last = seen.inside
+        return k[:, first:last], v[:, first:last]
+
+    def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Add the keys and values of this call to the cache."""
+        for segment in self.to_cache:
+            first, last = self.bounds[segment]
+            self.cache.setdefault(segment, []).append((k[:, first:last].clone(), v[:, first:last].clone()))
+
+
+def set_prefixes(ends: Sequence[Segment], prefixes: Sequence[EmbeddedPrefix | None]) -> None:
+    """Give each segment the embedded prefix of a row through it; those of other rows are equal as far as it reaches."""
+    for end, prefix in zip(ends, prefixes, strict=True):
+        segment: Segment | None = end if prefix is not None else None
+        while segment is not None and segment.prefix is None:
+            segment.prefix, segment = prefix, segment.parent
+
+
+@contextmanager
+def model_inputs(model: Any, pack: PackLayout) -> Iterator[dict[str, torch.Tensor]]:
+    """Arguments of the model's forward(), as one row. Inside this context its language model also gets what the prefixes add
+    to hidden states."""
+
+    if all(segment.prefix is None for segment in pack.segments):
+        yield {
+            "input_ids": on_device(pack.ids[None], model.device),
+            "position_ids": on_device(pack.positions[None], model.device),
+        }
+        return
+    with _adding(model, pack):
+        yield _embedded_inputs(model, pack)
+
+
+def _embedded_inputs(model: Any, pack: PackLayout) -> dict[str, torch.Tensor]:
+    import torch
+
+    table, ids = model.get_input_embeddings(), pack.ids
+    ids[ids >= len(table.weight)] = 0  # keys, whose embeddings are the prefixes'
+    embeddings = table(on_device(ids, model.device)).clone()
+    positions = []
+    for first, prefix, start, end in _covered(pack):
+        embeddings[first : first + end - start] = prefix.embeddings[start:end]
+    for segment in pack.segments:
+        assert segment.prefix is not None
+        positions.append(segment.prefix.positions_of(segment.start, segment.end))
+    position_ids = on_device(torch.cat(positions, dim=1), model.device)
+    return {"inputs_embeds": embeddings[None], "position_ids": _by_axis(position_ids)}
+
+
+def _covered(pack: PackLayout) -> Iterator[tuple[int, EmbeddedPrefix, int, int]]:
+    """Where embeddings of prefixes are: the first token in the pack, the prefix, and the range in it."""
+    for segment in pack.segments:
+        prefix = segment.prefix
+        if prefix is not None and segment.start < prefix.length:
+            yield pack.bounds[segment][0], prefix, segment.start, min(segment.end, prefix.length)
+
+
+@contextmanager
+def _adding(model: Any, pack: PackLayout) -> Iterator[None]:
+    """Models name these arguments after DeepStack, and pass them on only where they have encoded an image themselves."""
+    import torch
+
+    covered = list(_covered(pack))
+    if not covered or not covered[0][1].added:
+        yield
+        return
+    mask = torch.zeros(1, len(pack.ids), dtype=torch.bool)
+    for first, _, start, end in covered:
+        mask[0, first : first + end - start] = True
+    layers = [
+        torch.cat([prefix.added[layer][start:end] for _, prefix, start, end in covered])
+        for layer in range(len(covered[0][1].added))
+    ]
+    added = {"visual_pos_masks": on_device(mask, model.device), "deepstack_visual_embeds": layers}
+
+    def insert(_: Any, positional: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return positional, {**arguments, **added}
+
+    hook = model.get_decoder().register_forward_pre_hook(insert, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _by_axis(positions: torch.Tensor) -> torch.Tensor:
+    """Positions of one row as models take them: (1, tokens), or (axes, 1, tokens)."""
+    return positions if len(positions) == 1 else positions[:, None]

@@ -151,8 +151,8 @@ def attend_tree(
     BLOCK: tl.constexpr,
 ):
     """A program computes a block of tokens, for the query heads that share a head of keys: over the keys of all ancestors,
-    then over those of its own segments, each token from the start of its segment to itself. See tree_blocks.py for the
-    tables; `heads` are those of keys."""
+    then over those of its own segments, each token from the start of its segment to itself. BlockTable
+    describes the tables; `heads` are those of keys."""
     entry, head = blocks + tl.program_id(0) * 5, tl.program_id(1)
     first, last, own = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2)
     ancestor, count = tl.load(entry + 3), tl.load(entry + 4)

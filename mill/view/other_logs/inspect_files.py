@@ -1,11 +1,8 @@
-"""The two formats of inspect_ai's logs: `.eval`, a zip file with a member for each sample, and `.json`.
+"""The two formats of inspect_ai's logs (version 2): `.eval`, a zip file with a member for each sample, and `.json`. Both
+give the header, and the samples one at a time, the epochs of a sample together.
 
-Both give the header, and the samples one at a time, the epochs of a sample together.
-
-Reads members of a zip file that may be hostile: sizes are checked before a byte is decompressed, and nothing is written.
-
-inspect_ai compresses its logs with Zstandard, which Python's zipfile reads from 3.14 on; pyarrow has a decoder.
-"""
+Members of a zip file may be hostile: sizes are checked before a byte is decompressed, and nothing is written. inspect_ai
+compresses its logs with Zstandard, which Python's zipfile reads from 3.14 on; pyarrow has a decoder."""
 
 from __future__ import annotations
 
@@ -21,10 +18,204 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
+from msgspec import Struct
+
 from mill.api.errors import RunError
 from mill.support.files import MOST_LINE, open_regular
 from mill.support.validate import convert, parse_json
-from mill.view.other_logs.inspect_schema import InspectHeader
+
+Scalar = str | int | float | bool | None
+
+
+class InspectUsage(Struct):
+    """Input tokens do not include those of the cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_cache_write: int | None = None
+    input_tokens_cache_read: int | None = None
+    reasoning_tokens: int | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.input_tokens + (self.input_tokens_cache_write or 0) + (self.input_tokens_cache_read or 0)
+
+
+class InspectError(Struct):
+    message: str
+
+
+class InspectMetric(Struct):
+    value: float | None = None
+
+
+class InspectScores(Struct):
+    """The metrics of a score; `name` differs from `scorer` where the scorer gives several scores."""
+
+    name: str
+    scorer: str = ""
+    reducer: str | None = None
+    scored_samples: int | None = None
+    metrics: dict[str, InspectMetric] = {}
+
+
+class InspectResults(Struct):
+    total_samples: int = 0
+    completed_samples: int = 0
+    scores: list[InspectScores] = []
+
+
+class InspectStats(Struct):
+    started_at: str = ""
+    completed_at: str = ""
+    model_usage: dict[str, InspectUsage] = {}
+
+
+class InspectDataset(Struct):
+    name: str | None = None
+    samples: int | None = None
+    sample_ids: list[str | int] | None = None
+
+
+class InspectConfig(Struct):
+    limit: int | list[int] | None = None
+    epochs: int | None = None
+    epochs_reducer: list[str] | None = None
+
+
+class InspectSpec(Struct):
+    task: str
+    model: str
+    dataset: InspectDataset
+    config: InspectConfig
+    created: str = ""
+    eval_id: str = ""
+    task_version: int | str = 0
+    task_args: dict[str, Any] = {}
+    model_generate_config: dict[str, Any] = {}
+    model_base_url: str | None = None
+    model_args: dict[str, Any] = {}
+    packages: dict[str, str] = {}
+
+
+class InspectStep(Struct):
+    solver: str
+
+
+class InspectPlan(Struct):
+    steps: list[InspectStep] = []
+    config: dict[str, Any] = {}
+
+
+class InspectHeader(Struct):
+    """What a log has beside its samples. A log of a process that ended early has no results."""
+
+    eval: InspectSpec
+    version: int = 2
+    status: str = "started"
+    plan: InspectPlan = msgspec.field(default_factory=InspectPlan)
+    results: InspectResults | None = None
+    stats: InspectStats = msgspec.field(default_factory=InspectStats)
+    error: InspectError | None = None
+
+
+class InspectContent(Struct):
+    """A part of a message."""
+
+    type: str
+    text: str | None = None
+    reasoning: str | None = None
+    summary: str | None = None
+    redacted: bool = False
+    image: str | None = None
+    audio: str | None = None
+    video: str | None = None
+    filename: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    result: Any = None
+
+
+class InspectCall(Struct):
+    id: str
+    function: str
+    arguments: Any = None
+
+
+class InspectCallError(Struct):
+    type: str
+    message: str = ""
+
+
+class InspectMessage(Struct):
+    role: str
+    content: str | list[InspectContent] = ""
+    id: str | None = None
+    source: str | None = None
+    tool_calls: list[InspectCall] | None = None
+    tool_call_id: str | list[str] | None = None
+    function: str | None = None
+    error: InspectCallError | None = None
+
+
+class InspectChoice(Struct):
+    message: InspectMessage
+    stop_reason: str = "unknown"
+
+
+class InspectOutput(Struct):
+    choices: list[InspectChoice] = []
+    usage: InspectUsage | None = None
+    time: float | None = None
+    error: str | None = None
+
+
+class InspectTool(Struct):
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class InspectModelEvent(Struct):
+    """A call of a model."""
+
+    output: InspectOutput
+    tools: list[InspectTool] = []
+    retries: int | None = None
+
+
+class InspectScore(Struct):
+    value: Scalar | list[Scalar] | dict[str, Scalar]
+    answer: str | None = None
+    explanation: str | None = None
+    reason: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class InspectLimit(Struct):
+    type: str
+    limit: float | None = None
+
+
+class InspectSample(Struct):
+    """A sample in one epoch. Long texts are in `attachments`: `attachment://HASH` refers to them."""
+
+    id: str | int
+    input: str | list[InspectMessage]
+    target: str | list[str] = ""
+    epoch: int = 1
+    choices: list[str] | None = None
+    messages: list[InspectMessage] = []
+    output: InspectOutput = msgspec.field(default_factory=InspectOutput)
+    scores: dict[str, InspectScore] | None = None
+    metadata: dict[str, Any] | None = None
+    events: list[Any] | None = None
+    total_time: float | None = None
+    uuid: str | None = None
+    error: InspectError | None = None
+    limit: InspectLimit | None = None
+
 
 _HEADER = struct.Struct("<4s22xHH")  # of a member: signature, then the lengths of its name and of its extra field
 _ZSTANDARD = 93
@@ -156,10 +347,6 @@ def _eval_log(members: ZipMembers) -> InspectLog:
     return log
 
 
-def _given(sample: Any) -> Any:
-    return sample
-
-
 def _json_log(file: Path) -> InspectLog:
     """A `.json` file is read as a whole: large logs are `.eval` files. Of a sample that it has twice the last counts."""
     with open_regular(file) as handle:
@@ -173,9 +360,9 @@ def _json_log(file: Path) -> InspectLog:
         found = sample if isinstance(sample, dict) else {}
         epoch = found.get("epoch")
         seen[str(found.get("id", f"samples[{index}]")), epoch if isinstance(epoch, int) else 1] = sample
-    for (name, number), sample in seen.items():
+    for name, number in seen:
         log.epochs.setdefault(name, []).append(
-            (number, f"{file}, sample {name} of epoch {number},", partial(_given, sample))
+            (number, f"{file}, sample {name} of epoch {number},", partial(dict.get, seen, (name, number)))
         )
     return log
 

@@ -4,97 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from msgspec import structs
 
 from mill.api.errors import RunError
 from mill.metrics.estimate import Estimate, around, exact_interval, is_proportion
+from mill.metrics.paired import inside
 from mill.score.results import MOST_LISTED, count_flags
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.sample_row import columns_of, line_of, run_columns, write_lines
 from mill.store.samples import RunSample, row_of
-from mill.store.schema import BenchmarkResult, FailedSample, SessionEntry, TaskEntry, TaskResult
+from mill.store.schema import BenchmarkResult, SessionEntry, TaskEntry, TaskResult
 from mill.support.terminal import warn
 
 _DEEPEST = 200  # levels of lists and objects in a sample; readers in Python end at about a thousand
-
-
-@dataclass(frozen=True)
-class ConvertedSample:
-    """A sample of a log; `columns` replace those that mill computes of its own samples."""
-
-    scored: RunSample
-    columns: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BrokenSample:
-    """A sample that cannot be read, and why."""
-
-    reason: str
-
-
-@dataclass
-class TaskLog:
-    """A task of a log with its own metrics. Its samples are read once, while they are written; None where none are logged.
-
-    `n` is the number of samples as the tool reports it, None where it does not.
-    """
-
-    name: str
-    samples: Iterable[ConvertedSample | BrokenSample] | None
-    metrics: dict[str, Estimate] = field(default_factory=dict)
-    version: int | str = ""
-    task_type: str = ""
-    n_shots: int = 0
-    n: int | None = None
-    total: int = 0
-    data_hash: str = ""
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass
-class ConvertedRun:
-    """What a log says about its run, as it is in manifest.json; `about` has the fields beside tasks and sessions."""
-
-    model: str
-    about: Mapping[str, Any]
-    session: SessionEntry
-
-
-@dataclass
-class SampleCounts:
-    """What is counted while the samples of a task are written."""
-
-    n: int = 0
-    responses: int = 0
-    broken: int = 0
-    first_reason: str = ""
-    errors: int = 0
-    failures: list[FailedSample] = field(default_factory=list)
-    flagged: list[tuple[str | int, list[str]]] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The smallest and the largest value of each metric."""
-
-    def add(self, scored: RunSample) -> None:
-        for name, values in scored.values.items():
-            numbers = [float(value) for value in values if isinstance(value, (int, float))]
-            low, high = self.ranges.get(name, (math.inf, -math.inf))
-            self.ranges[name] = min(low, *numbers, math.inf), max(high, *numbers, -math.inf)
-        self.n += 1
-        self.responses += sum(map(len, scored.responses))
-        self.flagged += [(scored.sample.id, flags)] if (flags := scored.flags) else []
-        if scored.error is not None and not any(value is not None for one in scored.values.values() for value in one):
-            self.errors += 1
-            if len(self.failures) < MOST_LISTED:
-                self.failures.append({"id": scored.sample.id, "error": scored.error})
-
-    def add_broken(self, reason: str) -> None:
-        self.broken += 1
-        self.first_reason = self.first_reason or reason
+Converted = tuple[RunSample, Mapping[str, Any]] | str
+"""A sample of a log with the columns that replace those that mill computes of its own samples; or why it cannot be read."""
 
 
 def tool_estimate(value: float, stderr: float | None, n: int) -> Estimate:
@@ -110,99 +37,105 @@ def tool_estimate(value: float, stderr: float | None, n: int) -> Estimate:
     return estimate
 
 
-def _within_scale(estimate: Estimate, values: tuple[float, float] | None) -> Estimate:
-    """The interval of a mean of values between 0 and 1 has no other ones."""
-    if values is None or not 0 <= values[0] <= values[1] <= 1 or estimate.low is None or estimate.high is None:
-        return estimate
-    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
+@dataclass
+class ConvertedTask:
+    """A task of a log: the result as the tool reports it, to which its samples add what is counted while they are written.
+    They are read once; None where none are logged."""
 
+    result: TaskResult
+    samples: Iterable[Converted] | None
+    n: int = 0
+    responses: int = 0
+    broken: list[str] = field(default_factory=list)
 
-def write_task(folder: RunFolder, model: str, task: TaskLog) -> tuple[TaskEntry, TaskResult, SampleCounts]:
-    """Write the samples of a task; its entries in manifest.json and results.json. Broken samples are counted."""
-    counts = SampleCounts()
-    if task.samples is None:
-        task.warnings.append("its samples are not in the log")
-    else:
-        write_lines(folder, task.name, _lines(folder, model, task.name, task.samples, counts))
-    if counts.broken:
-        task.warnings.append(f"{counts.broken} samples cannot be read, the first: {counts.first_reason}")
-        warn(f"{task.name}: {task.warnings[-1]}")
-    n = counts.n if task.n is None else max(task.n, counts.n)
-    total = max(task.total, n)
-    entry = TaskEntry(
-        task.version, n, total, task.data_hash, task.name, task.task_type, task.n_shots, warnings=task.warnings
-    )
-    result = TaskResult(
-        task=task.name,
-        task_type=task.task_type,
-        version=task.version,
-        n_shots=task.n_shots,
-        n=n,
-        total=total,
-        errors=counts.errors,
-        metrics={name: _within_scale(one, counts.ranges.get(name)) for name, one in task.metrics.items()},
-        warnings=task.warnings,
-        failures=counts.failures,
-        data_hash=task.data_hash,
-        flags=count_flags(counts.flagged),
-    )
-    return entry, result, counts
+    def write(self, folder: RunFolder, model: str) -> TaskEntry:
+        """Write the samples; the entry of manifest.json. Samples that cannot be read are counted."""
+        result, flagged, scales = self.result, list[tuple[str | int, list[str]]](), dict[str, tuple[float, float]]()
+        if self.samples is None:
+            result.warnings.append("its samples are not in the log")
+        else:
+            write_lines(folder, result.task, self._lines(run_columns(model, folder), self.samples, flagged, scales))
+        if self.broken:
+            result.warnings.append(f"{len(self.broken)} samples cannot be read, the first: {self.broken[0]}")
+            warn(f"{result.task}: {result.warnings[-1]}")
+        result.n = max(result.n, self.n)
+        result.total = max(result.total, result.n)
+        result.flags = count_flags(flagged)
+        for name, one in result.metrics.items():  # the interval of a mean of values between 0 and 1 has no other ones
+            first, last = scales.get(name, (-1.0, -1.0))
+            if 0 <= first <= last <= 1 and one.low is not None and one.high is not None:
+                result.metrics[name] = inside(one)
+        names = ("version", "n", "total", "data_hash", "task_type", "n_shots", "warnings")
+        return TaskEntry(requested=result.task, **{name: getattr(result, name) for name in names})
+
+    def _lines(
+        self,
+        run: Mapping[str, str],
+        samples: Iterable[Converted],
+        flagged: list[tuple[str | int, list[str]]],
+        scales: dict[str, tuple[float, float]],
+    ) -> Iterator[str]:
+        """`scales` gets the smallest and the largest value of each metric."""
+        seen: set[str | int] = set()
+        for converted in samples:
+            if isinstance(converted, str):
+                self.broken.append(converted)
+                continue
+            sample, columns = converted
+            name = sample.sample.id
+            try:
+                if name in seen:
+                    raise RunError("there is a second sample of this id")
+                seen.add(name)
+                row = columns_of(structs.replace(row_of(dict(run), self.result.task, sample), **columns))
+                if nested_deeper(row, _DEEPEST):
+                    raise RunError(f"it is nested deeper than {_DEEPEST} levels")
+                line = line_of(row)
+            except (RunError, RecursionError, ArithmeticError, ValueError) as error:  # such as a number without a float
+                self.broken.append(f"sample {name}: {error}")
+                continue
+            for metric, values in sample.values.items():
+                numbers = [float(value) for value in values if isinstance(value, (int, float))]
+                low, high = scales.get(metric, (math.inf, -math.inf))
+                scales[metric] = min(low, *numbers, math.inf), max(high, *numbers, -math.inf)
+            flagged += [(name, flags)] if (flags := sample.flags) else []
+            self._count(sample)
+            yield line
+
+    def _count(self, sample: RunSample) -> None:
+        self.n += 1
+        self.responses += sum(map(len, sample.responses))
+        if sample.error is not None and not any(value is not None for one in sample.values.values() for value in one):
+            self.result.errors += 1
+            if len(self.result.failures) < MOST_LISTED:
+                self.result.failures.append({"id": sample.sample.id, "error": sample.error})
 
 
 def write_run(
     folder: RunFolder,
-    run: ConvertedRun,
-    entries: Iterable[TaskEntry],
-    results: Iterable[TaskResult],
+    about: Mapping[str, Any],
+    session: SessionEntry,
+    tasks: Iterable[ConvertedTask],
     benchmarks: Iterable[BenchmarkResult] = (),
 ) -> None:
-    scores = {
-        "tasks": {result.task: result.to_dict() for result in results},
-        "benchmarks": {mean.benchmark: mean.to_dict() for mean in benchmarks},
-    }
-    folder.write(RESULTS, scores)
-    tasks = {entry.requested: asdict(entry) for entry in entries}
-    folder.write(MANIFEST, {**run.about, "fresh": False, "tasks": tasks, "sessions": [asdict(run.session)]})
-
-
-def _lines(
-    folder: RunFolder,
-    model: str,
-    task: str,
-    samples: Iterable[ConvertedSample | BrokenSample],
-    counts: SampleCounts,
-) -> Iterator[str]:
-    run = run_columns(model, folder)
-    for one in samples:
-        if isinstance(one, BrokenSample):
-            counts.add_broken(one.reason)
-            continue
-        name = one.scored.sample.id
-        if name in counts.seen:
-            counts.add_broken(f"there is a second sample {name}")
-            continue
-        counts.seen.add(name)
-        try:
-            columns = columns_of(structs.replace(row_of(run, task, one.scored), **one.columns))
-            if nested_deeper(columns, _DEEPEST):
-                raise RunError(f"it is nested deeper than {_DEEPEST} levels")
-            line = line_of(columns)
-        except (RunError, RecursionError, ArithmeticError, ValueError) as error:  # such as a number without a float
-            counts.add_broken(f"sample {name}: {error}")
-            continue
-        counts.add(one.scored)
-        yield line
+    """`about` is manifest.json without tasks and sessions; `benchmarks` are made once all tasks are written."""
+    entries, results = {}, {}
+    for task in tasks:
+        name = task.result.task
+        entries[name], results[name] = asdict(task.write(folder, about["model"]["name"])), task.result.to_dict()
+        session.computed += task.responses
+        session.failed += task.result.errors
+    session.requested = session.computed
+    folder.write(RESULTS, {"tasks": results, "benchmarks": {mean.benchmark: mean.to_dict() for mean in benchmarks}})
+    folder.write(MANIFEST, {**about, "fresh": False, "tasks": entries, "sessions": [asdict(session)]})
 
 
 def nested_deeper(data: Any, levels: int) -> bool:
     """Whether lists and objects are nested deeper than so many levels."""
     level = [data]
     for _ in range(levels):
-        level = [part for one in level if isinstance(one, (dict, list, tuple)) for part in _parts(one)]
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [part for one in inner if isinstance(one, (list, tuple)) for part in one]
         if not level:
             return False
     return True
-
-
-def _parts(one: Any) -> Iterable[Any]:
-    return one.values() if isinstance(one, dict) else one

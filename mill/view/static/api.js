@@ -80,8 +80,8 @@ const STATUS_ORDER = ["pending", "failed", "right", "wrong", "graded", "unscored
 const chosenSamples = (given) => {
   const { samples, metrics } = runOf(given.run), wanted = wordsIn(given.q);
   const rows = samples.filter((row) => inGroup(row, given) && isIn(given.status, row.status) && (!given.flag || row.flags.includes(given.flag)) && hasWords(row.sample, wanted));
-  const values = Object.fromEntries([0, 1, 2, 3, 4, 5].map((at) => [`v${at}`, (row) => row.values[metrics[row.task]?.[at]]]));
-  return sorted(rows, given, { ...values, status: (row) => STATUS_ORDER.indexOf(row.status), worst_token: (row) => row.worst });
+  const at = /^v\d+$/.test(given.sort) ? Number(given.sort.slice(1)) : null;
+  return sorted(rows, given, { [given.sort]: at === null ? null : (row) => row.values[metrics[row.task]?.[at]], status: (row) => STATUS_ORDER.indexOf(row.status), worst_token: (row) => row.worst });
 };
 
 const CELL_ORDER = ["both_right", "regression", "improvement", "both_wrong", "other"];

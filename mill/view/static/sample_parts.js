@@ -1,6 +1,6 @@
 // The parts of a sample: prompt, choices, dialog, media, answer, tokens, scores. Used for one sample and for two side by side.
 import { counted, html, number, plain, visible, words } from "./lib.js";
-import { address } from "./api.js";
+import { address, offline } from "./api.js";
 import { Bar, Json, Text } from "./parts.js";
 import { useEffect, useState } from "./vendor/preact.js";
 
@@ -94,8 +94,9 @@ export const Details = ({ sample, repeat = 0 }) => html`
   ${sample.tools?.length > 0 && html`<details class="fold"><summary>${counted(sample.tools.length, "tool")}</summary><${Json} data=${sample.tools} label="tools" /></details>`}
   <details class="fold"><summary>data of the sample</summary><${Json} data=${sample.doc} label="data" /></details>`;
 
-// Images, audio and video of a sample, where their files can still be read.
+// Images, audio and video of a sample, where their files can still be read. An offline page has those that there was room for.
 const Part = ({ part, url }) => {
+  if (!url) return html`<p class="note">${part.type} ${visible(part.name)}: not in this page</p>`;
   if (part.type === "image") return html`<figure class="media"><img src=${url} alt=${`image: ${part.name}`} loading="lazy" /><figcaption>${visible(part.name)}</figcaption></figure>`;
   if (part.type === "audio") return html`<figure class="media"><audio controls preload="none" src=${url} aria-label=${part.name}></audio><figcaption>${visible(part.name)}</figcaption></figure>`;
   return html`<figure class="media"><video controls preload="none" src=${url} aria-label=${part.name}></video><figcaption>${visible(part.name)}</figcaption></figure>`;
@@ -103,7 +104,7 @@ const Part = ({ part, url }) => {
 
 export const Media = ({ sample, params }) => {
   if (!sample.media?.length) return null;
-  return html`<h3>Media</h3>${sample.media.map((part, index) => html`<${Part} part=${part} url=${part.url || address("api/media", { run: params.run || params.a, t: params.t, id: params.id, number: index })} />`)}`;
+  return html`<h3>Media</h3>${sample.media.map((part, index) => html`<${Part} part=${part} url=${part.url || offline ? part.url : address("api/media", { run: params.run || params.a, t: params.t, id: params.id, number: index })} />`)}`;
 };
 
 // A text as its tokens, each tinted by a value; a click shows the alternatives at that position.

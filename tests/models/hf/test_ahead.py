@@ -11,9 +11,9 @@ import pytest
 
 from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.hf import ahead
-from mill.models.hf.ahead import Tokenized, first_part
+from mill.models.hf import startup
 from mill.models.hf.model import TransformersModel
+from mill.models.hf.startup import Tokenized, first_part
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.tokenizer import Tokens
 
@@ -40,8 +40,8 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """The first part has about 20 requests, as on CUDA about 8,192. Returns how many requests were tokenized at a time, and
     whether that was in a thread."""
     monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", ("cpu",))
-    monkeypatch.setattr(ahead, "FIRST_PART", 15)
-    monkeypatch.setattr(ahead, "HEAD", 12)
+    monkeypatch.setattr(startup, "FIRST_PART", 15)
+    monkeypatch.setattr(startup, "HEAD", 12)
     tokenize, calls = Tokens.pairs, []
 
     def noted(tokens: Tokens, requests: Sequence[Request]) -> Any:
@@ -87,7 +87,7 @@ def test_a_part_is_tokenized_while_the_one_before_it_is_computed(
         tries.append(len(rows))
         return make_trie(rows)
 
-    monkeypatch.setattr(ahead, "make_trie", counted)
+    monkeypatch.setattr(startup, "make_trie", counted)
     monkeypatch.setattr("mill.models.prefix.scoring.make_trie", None)  # those of the threads are used
 
     def noted(rows: Any, count: Any, *given: Any) -> Any:

@@ -11,8 +11,8 @@ import torch
 from mill.api.model import StreamContext, run_requests
 from mill.api.request import Request
 from mill.models.hf import media_prefixes
+from mill.models.hf.media_prefixes import PrefixEncoder
 from mill.models.hf.model import TransformersModel
-from mill.models.hf.prefix_encoder import PrefixEncoder
 from mill.models.prefix.paths import Verification
 from tests.models.hf.plain_multimodal import (
     CONTINUATIONS,

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from mill.models.prefix.paths import MOST, rounded_otherwise
 from mill.models.prefix.proof import sharing_obstacle
-from mill.models.prefix.rounding import MOST, rounded_otherwise
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, score_rows
 from mill.models.tokens.rows import Row, Span
 

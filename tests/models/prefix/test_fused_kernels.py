@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -73,29 +72,3 @@ def test_kernels_with_other_values_are_not_used(monkeypatch: pytest.MonkeyPatch,
     assert can_attend(monkeypatch, lambda *inputs: wrong(plain_tree(*inputs)), plain_slot) == (False, True)
     fused_kernels._can_attend.cache_clear()
     assert can_attend(monkeypatch, plain_tree, lambda *inputs: wrong(plain_slot(*inputs))) == (True, False)
-
-
-@pytest.mark.parametrize("decodes", [True, False])
-def test_scores_do_not_wait_for_the_kernel_of_decoding(monkeypatch: pytest.MonkeyPatch, decodes: bool) -> None:
-    go = threading.Event()
-    compiled: list[tuple[str, ...]] = []
-
-    def compiles(config: Any, dtype: str, device: str, attention: Sequence[str]) -> None:
-        if compiled:
-            assert go.wait(60)
-        compiled.append((device, *attention))
-
-    monkeypatch.setattr(fused_kernels, "_compile", compiles)
-    started = fused_kernels.start_compiling({}, "bfloat16", "cuda:1", decodes=decodes)
-    assert started is not None
-    started.first.result()
-    assert compiled == [("cuda:1", TREE, SLOTS) if decodes else ("cuda:1", TREE)]
-    assert started.all.done == decodes
-    go.set()
-    started.all.result()
-    assert compiled[1:] == ([] if decodes else [("cuda:1", SLOTS)])
-
-
-@pytest.mark.parametrize(("dtype", "device"), [("bfloat16", "cpu"), ("float32", "cuda"), ("bfloat16", None)])
-def test_nothing_is_compiled_for_other_devices_and_dtypes(dtype: str, device: str | None) -> None:
-    assert fused_kernels.start_compiling({}, dtype, device, decodes=True) is None

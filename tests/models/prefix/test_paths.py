@@ -15,9 +15,9 @@ from mill.api.task import RenderSettings
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix import proof, scoring
 from mill.models.prefix.attention import Pack
-from mill.models.prefix.pack import Unsupported
 from mill.models.prefix.slots import DecodingStep
-from mill.report.plan import print_plan
+from mill.models.prefix.trie import Unsupported
+from mill.report.scores import print_plan
 from mill.tasks.load import load_files, select
 from tests.models.trained import saved
 from tests.plans import prepare

@@ -12,8 +12,8 @@ import torch
 
 from mill.api.response import Response
 from mill.models.prefix import proof
+from mill.models.prefix.paths import rounded_otherwise
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle
-from mill.models.prefix.rounding import rounded_otherwise
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer, score_rows
 from mill.models.tokens.rows import Row, Span
 from tests.models.trained import ATTENTION, FACTS, HYBRID, VOCABULARY, accuracy, recall, trained

@@ -13,7 +13,7 @@ from mill.api.model import StreamContext
 from mill.api.request import GENERATE, Request, generation_options
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix.continuous import ContinuousDecoder
-from mill.models.prefix.graphs import StepGraphs
+from mill.models.prefix.slots import StepGraphs
 
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "yes", "no", "A", "B", "42", "1234"]
 SAMPLED: list[dict[str, Any]] = [{"temperature": 1.0, "seed": 3}, {"repetition_penalty": 1.4}, {"logprobs": 2}]

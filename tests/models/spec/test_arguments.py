@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from mill.api.errors import SpecError
-from mill.models.litellm.model import LiteLLMModel
-from mill.models.llama_cpp.model import LlamaCppModel
-from mill.models.openai_compat.model import OpenAICompatModel
-from mill.models.openai_compat.vllm_mlx import VllmMlxModel
+from mill.models.litellm import LiteLLMModel
+from mill.models.llama_cpp import LlamaCppModel
+from mill.models.openai_compat.model import OpenAICompatModel, VllmMlxModel
 from mill.models.spec.open import check_key, open_model
 
 BACKENDS = [OpenAICompatModel, LlamaCppModel, VllmMlxModel, LiteLLMModel]

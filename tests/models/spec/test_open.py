@@ -139,7 +139,7 @@ def test_a_missing_package_is_refused_with_its_install_line(
 
 def test_a_users_class_under_a_built_in_name_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda module: None)
-    models.add("vllm", Typed)
+    models.add("vllm", Typed, override=True)
     assert open_model("vllm[path=a]").model_name == "a"
 
 

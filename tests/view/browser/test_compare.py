@@ -11,7 +11,7 @@ import pytest
 from statsmodels.stats.contingency_tables import mcnemar  # type: ignore[import-untyped]
 from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
-from mill.view.comparing import PairFilter, compare_summary
+from mill.view.compare import PairFilter, compare_summary
 from mill.view.index import ResultsIndex
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.results import CATEGORIES, CHOICES, TEXTS, ResultFiles
@@ -106,26 +106,6 @@ def test_the_slider_hides_near_ties(screens: Any, results: ResultFiles, uids: di
     expect(page.get_by_text(f"{len(kept)} pairs", exact=True)).to_be_visible()
 
 
-def test_pairs_are_sorted_by_margin_and_filtered_by_change(
-    screens: Any, results: ResultFiles, uids: dict[str, str], pairs: list[Any]
-) -> None:
-    page = open_compare(screens, results, uids, changed="1", sort="margin")
-    wanted = sorted((pair[0] for pair in pairs if pair[0]["chosen"] != pair[1]["chosen"]), key=margin)
-    expect(page.locator("table.list").last.locator("tbody tr")).to_have_count(len(wanted))
-    shown = rows(page, "table.list >> nth=-1")
-    assert [(row[0], row[5]) for row in shown] == [(one["id"], number(margin(one))) for one in wanted]
-
-
-def test_swapped_runs_swap_regressions_and_improvements(
-    screens: Any, results: ResultFiles, uids: dict[str, str], pairs: list[Any]
-) -> None:
-    page = open_compare(screens, results, uids)
-    counts = Counter(map(cell, pairs))
-    page.get_by_role("button", name="Swap").click()
-    expect(page.locator(".cell-button", has_text="regression")).to_have_text(f"{counts['improvement']} regression")
-    expect(page.locator(".cell-button", has_text="improvement")).to_have_text(f"{counts['regression']} improvement")
-
-
 def test_keys_walk_through_the_flips(screens: Any, results: ResultFiles, uids: dict[str, str], pairs: list[Any]) -> None:
     page = open_compare(screens, results, uids)
     page.get_by_role("link", name="quiz-0", exact=True).click()
@@ -196,10 +176,3 @@ def test_a_pair_of_texts_shows_where_they_diverge(screens: Any, results: ResultF
     page.evaluate("scrollTo(0, 0)")
     page.keyboard.press("d")
     expect(page.locator("mark.first").first).to_be_in_viewport()
-
-
-def test_a_pair_that_one_run_lacks_is_refused_in_one_line(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    page = screens.open("pair", a=uids["base"], b=uids["other"], t=results.runs["base"].task(TEXTS), id="story-99")
-    expect(page.get_by_role("alert")).to_contain_text("story-99")
-    page.goto("about:blank")  # the page would load the pair again with the next update
-    screens.watch.forgive("status of 400")

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import re
-import threading
-from collections.abc import Callable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.browsing import needs_chromium, sync_api
 from tests.launching import run
 from tests.view.browser.results import CHOICES, IMAGES, ResultFiles
-from tests.view.browser.routes import open_route
 from tests.view.browser.shown import params
 
 pytestmark = needs_chromium
 expect = sync_api.expect
 TABLES = "() => [...document.querySelectorAll('main table')].map(table => table.innerText)"
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *values: object) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def web(site: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/"
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_copy_opens_from_a_web_server(
-    make_screens: Callable[[str], Any], web: str, results: ResultFiles, uids: dict[str, str]
-) -> None:
-    screens = make_screens(web)
-    for name in ("runs", "compare", "sample", "check"):
-        page = open_route(screens, results, uids, name)
-        expect(page.get_by_role("alert")).to_have_count(0)
-        assert len(page.evaluate(TABLES)) > 0
 
 
 def searched(sample: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.results import ResultFiles
-from tests.view.browser.routes import SCREENS, content_of, open_route, settle
+from tests.view.browser.shown import SCREENS, content_of, open_route, settle
 
 pytestmark = needs_chromium
 expect = sync_api.expect
@@ -115,16 +115,6 @@ def test_digits_open_the_screens_in_their_order(screens: Any) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text(TITLES[digit - 1])
         expect(page.locator("nav a[aria-current=page]")).to_have_text(TITLES[digit - 1])
         expect(page.locator("main")).to_be_focused()
-
-
-def test_the_list_of_keys_opens_and_closes(screens: Any) -> None:
-    page = screens.open("runs")
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
-    for _ in range(2):
-        page.keyboard.press("?")
-        expect(page.get_by_role("dialog")).to_be_visible()
-        page.keyboard.press("Escape")
-        expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_typed_text_is_no_key(screens: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,23 +70,6 @@ def test_a_run_appears_grows_is_killed_goes_on_and_ends(live: Any, folder: Path)
     expect(page.locator("tbody")).to_contain_text("60 samples")
 
 
-def test_half_a_line_is_left_for_later_and_a_damaged_one_is_counted(live: Any, folder: Path) -> None:
-    path = finished(folder)
-    (file,) = path.glob("samples/*.jsonl")
-    lines = file.read_bytes().splitlines(keepends=True)
-    page = live.open("runs")
-    expect(page.locator("tbody")).to_contain_text("4 samples", timeout=WAIT_MS)
-    added = json.dumps({**json.loads(lines[0]), "id": "added"}).encode() + b"\n"
-    with file.open("ab") as handle:
-        handle.write(b"{ this is no JSON }\n" + added[:100])
-    expect(page.locator("tbody")).to_contain_text("4 samples, 1 damaged line", timeout=WAIT_MS)
-    with file.open("ab") as handle:
-        handle.write(added[100:])
-    expect(page.locator("tbody")).to_contain_text("5 samples, 1 damaged line", timeout=WAIT_MS)
-    page.locator("tbody a").first.click()
-    expect(page.get_by_role("link", name="added")).to_be_visible()
-
-
 def test_a_manifest_of_garbage_is_reported_with_its_run(live: Any, folder: Path) -> None:
     path = finished(folder)
     page = live.open("runs")
@@ -100,28 +82,6 @@ def test_a_manifest_of_garbage_is_reported_with_its_run(live: Any, folder: Path)
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         expect(page.locator(".loading")).to_have_count(0)
     live.watch.forgive("status of 400", required=False)
-
-
-def test_a_folder_that_disappears_leaves_an_empty_list(live: Any, folder: Path) -> None:
-    finished(folder)
-    page = live.open("runs")
-    expect(page.locator("tbody")).to_contain_text("4 samples", timeout=WAIT_MS)
-    shutil.rmtree(folder)
-    expect(page.get_by_text("No run is here yet.")).to_be_visible(timeout=WAIT_MS)
-    folder.mkdir()
-    finished(folder, 3)
-    expect(page.locator("tbody")).to_contain_text("3 samples", timeout=WAIT_MS)
-
-
-def test_a_sample_that_is_removed_while_it_is_shown_is_one_line(live: Any, folder: Path) -> None:
-    path = finished(folder)
-    page = live.open("samples")
-    page.get_by_role("link", name="2", exact=True).click()
-    expect(page.get_by_label("response")).to_be_visible()
-    (file,) = path.glob("samples/*.jsonl")
-    file.unlink()
-    expect(page.get_by_role("alert")).to_have_count(1, timeout=WAIT_MS)
-    live.watch.forgive("status of 400")
 
 
 def test_a_server_that_ends_is_noticed(make_screens: Callable[[str], Any], folder: Path, tmp_path: Path) -> None:

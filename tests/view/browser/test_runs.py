@@ -66,13 +66,3 @@ def test_two_runs_are_picked_for_a_comparison(screens: Any, uids: dict[str, str]
     assert params(page) == {"a": uids["failing"], "b": uids["agent"]}
     expect(page.get_by_role("alert").first).to_contain_text("no task in common")
     screens.watch.forgive("status of 400")
-
-
-def test_checks_are_listed_with_their_verdicts(screens: Any, results: ResultFiles) -> None:
-    page = screens.open("runs")
-    cards = page.locator(".cards li")
-    expect(cards).to_have_count(3)
-    for command in ("compare", "stress", "determinism"):
-        card = cards.filter(has_text=f"{command} on")
-        for variant in results.check(command)["variants"]:
-            expect(card).to_contain_text(f"{variant['label']}: {variant['verdict']}")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.browsing import needs_chromium, sync_api
 from tests.launching import run
-from tests.view.browser.results import CHOICES, IMAGES, LONG, TEXTS, ResultFiles
+from tests.view.browser.results import CHOICES, LONG, TEXTS, ResultFiles
 from tests.view.browser.shown import headers, number, params, rows
 
 pytestmark = needs_chromium
@@ -166,15 +166,6 @@ def test_a_dialog_shows_its_messages_tools_and_results(screens: Any, results: Re
     assert len(calls) >= 2
     assert [text.removeprefix("call of ") for text in page.locator(".message .tool h5").all_inner_texts()] == calls
     assert page.locator(".m-tool").count() == sum(message["role"] == "tool" for message in messages)
-
-
-def test_images_are_shown(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    sample = results.runs["sight"].samples(IMAGES)[1]
-    page = screens.open("sample", run=uids["sight"], t=sample["task"], id=sample["id"])
-    image = page.locator(".media img")
-    expect(image).to_be_visible()
-    page.wait_for_function("document.querySelector('.media img').complete")
-    assert image.evaluate("one => [one.naturalWidth, one.naturalHeight]") == [40, 30]
 
 
 @pytest.mark.parametrize("kind", ["one-run", "no-sample"])

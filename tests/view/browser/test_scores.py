@@ -1,7 +1,8 @@
-"""The screen of scores: the values of results.json side by side, categories, and the samples behind them."""
+"""The screens of scores and of load and cost: the values of results.json and of the samples, categories, prices, charts."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tests.browsing import needs_chromium, sync_api
@@ -78,19 +79,57 @@ def test_a_task_opens_its_categories_and_a_category_its_samples(
     assert params(page)["category"] == category
 
 
-def test_rows_are_sorted_by_their_difference(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    page = open_two(screens, uids)
-    page.get_by_role("button", name="Difference").click()
-    page.get_by_role("button", name="Difference").click()
-    expect(page.locator('th[aria-sort="descending"]')).to_have_text("Difference ▼")
-    sizes = {}
-    for task, metric in ((CHOICES, "acc"), (CHOICES, "acc_norm"), (TEXTS, "exact_match"), (TEXTS, "includes")):
-        first, second = values(results, task, metric)
-        sizes[task, metric.replace("_", " ")] = abs(second["value"] - first["value"])
-    order = [
-        next(key for key in sizes if row[0].split("\n")[-2].endswith(key[0]) and row[0].endswith(f"\n{key[1]}"))
-        for row in rows(page)
-    ]
-    assert [sizes[key] for key in order] == sorted(sizes.values(), reverse=True)
-    assert sizes[order[0]] > sizes[order[-1]]
-    assert params(page)["sort"] == "difference"
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{math.floor(1000 * seconds + 0.5)} ms"
+    return f"{seconds:.{2 if seconds < 10 else 1}f} s"
+
+
+def open_load(screens: Any, uids: dict[str, str], name: str, **more: str) -> tuple[Any, dict[str, str]]:
+    page = screens.open("load", runs=uids[name], **more)
+    expect(page.locator("table.list tbody tr")).to_have_count(1)
+    return page, dict(zip(headers(page), rows(page)[0], strict=True))
+
+
+def test_latencies_and_tokens_are_those_of_the_samples(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    _, shown = open_load(screens, uids, "base")
+    samples = results.runs["base"].samples("")
+    seconds = sorted(one["seconds"] for one in samples)
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("Slowest", 1.0)):
+        assert shown[name] == duration(seconds[math.ceil(share * len(seconds)) - 1])
+    tokens = {kind: sum(one[f"{kind}_tokens"] for one in samples) for kind in ("prompt", "output")}
+    right = sum(one.get("acc", one.get("exact_match")) == 1 for one in samples)
+    assert shown["Samples"] == str(len(samples))
+    assert shown["Right"] == str(right)
+    assert shown["Prompt tokens"] == number(tokens["prompt"])
+    assert shown["Output tokens"] == number(tokens["output"])
+    assert shown["Tokens per right answer"] == number(sum(tokens.values()) / right)
+
+
+def test_prices_give_the_cost_of_a_right_answer(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    page, before = open_load(screens, uids, "base")
+    assert "Cost" not in before
+    page.get_by_label("prompt").fill("3")
+    page.get_by_label("prompt").press("Enter")
+    expect(page.get_by_role("columnheader", name="Cost", exact=True)).to_be_visible()
+    page.get_by_label("output").fill("15")
+    page.get_by_label("output").press("Enter")
+    samples = results.runs["base"].samples("")
+    cost = sum(3 * one["prompt_tokens"] + 15 * one["output_tokens"] for one in samples) / 1e6
+    right = sum(one.get("acc", one.get("exact_match")) == 1 for one in samples)
+    expect(page.locator("table.list tbody td").nth(-2)).to_have_text(f"${number(cost)}")
+    expect(page.locator("table.list tbody td").last).to_have_text(f"${number(cost / right)}")
+    assert params(page) == {"runs": uids["base"], "price_in": "3", "price_out": "15"}
+    page.reload()
+    expect(page.locator("table.list tbody td").last).to_have_text(f"${number(cost / right)}")
+
+
+def test_a_stress_check_draws_its_charts(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
+    page, _ = open_load(screens, uids, "base")
+    levels = [variant["label"] for variant in results.check("stress")["variants"]]
+    assert levels == ["concurrency 1", "concurrency 2"]
+    heading = page.get_by_role("link", name="stress on")
+    expect(heading).to_be_visible()
+    expect(page.locator("h2 + .charts svg").first).to_be_visible()
+    heading.click()
+    expect(page.locator("table.list thead th.number")).to_have_text(levels)

@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 from tests.browsing import needs_chromium, sync_api
-from tests.view.browser.conftest import check_uid
 from tests.view.browser.results import CHOICES, TEXTS, ResultFiles
 from tests.view.browser.shown import number, params, rows
 
@@ -125,11 +124,6 @@ def test_tokens_that_a_check_scored_are_compared_by_kl(screens: Any, results: Re
     assert page.locator(".panel table.alternatives").count() == 2
 
 
-def test_a_run_without_log_probabilities_says_how_they_are_recorded(screens: Any, uids: dict[str, str]) -> None:
-    page = screens.open("tokens", a=uids["failing"])
-    expect(page.get_by_text("--gen_kwargs logprobs=5")).to_be_visible()
-
-
 def test_a_sample_that_no_check_scored_has_the_tokens_of_the_runs(
     screens: Any, results: ResultFiles, uids: dict[str, str]
 ) -> None:
@@ -137,12 +131,3 @@ def test_a_sample_that_no_check_scored_has_the_tokens_of_the_runs(
     page = screens.open("tokens", a=uids["base"], b=uids["other"], t=results.runs["base"].task(CHOICES), id="quiz-3")
     expect(page.get_by_text("--gen_kwargs logprobs=5")).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
-
-
-def test_a_check_leads_to_its_tokens(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    page = screens.open("checks", check=check_uid(results, "compare"))
-    page.get_by_role("link", name="Compare its samples").click()
-    expect(page.locator(".two-by-two")).to_be_visible()
-    assert params(page) == {"a": uids["base compared"], "b": uids["other compared"]}
-    page.get_by_role("link", name="Worst tokens").click()
-    expect(page.get_by_text("Largest KL over texts that both runs scored")).to_be_visible()

@@ -78,9 +78,9 @@ export const Compare = ({ params, state }) => {
       <div class="columns"><div><${Table} data=${data} labels=${labels} params=${params} /></div>
         <div><dl class="facts-list"><dt>Accuracy</dt><dd>${data.accuracy ? html`${percent(data.accuracy[0])} → ${percent(data.accuracy[1])}` : "–"}</dd>
           <dt>Accuracy lost</dt><dd>${data.lost ? html`${percent(data.lost.value)} (${percent(data.lost.low)} to ${percent(data.lost.high)})` : "–"}</dd>
-          ${data.scores && html`<dt>Mean score</dt><dd>${number(data.scores[0].value)} → ${number(data.scores[1].value)}</dd>
-          <dt>Score lost</dt><dd>${number(data.scores[2].value)} (${number(data.scores[2].low)} to ${number(data.scores[2].high)}), p ${pValue(data.score_p)}</dd>`}
-          <dt>McNemar's p</dt><dd>${pValue(data.p)}</dd><dt>Changed answers</dt><dd>${number(data.flipped)} of ${number(data.n)}</dd><dt>Changed texts</dt><dd>${number(data.changed)} of ${number(data.n)}</dd>
+          ${data.scores && html`<dt>${visible(data.score_name)}</dt><dd>${number(data.scores[0].value)} → ${number(data.scores[1].value)}</dd>
+          <dt>Lost</dt><dd>${number(data.scores[2].value)} (${number(data.scores[2].low)} to ${number(data.scores[2].high)}), p ${pValue(data.score_p)}</dd>`}
+          ${data.accuracy && html`<dt>McNemar's p</dt><dd>${pValue(data.p)}</dd>`}<dt>Changed answers</dt><dd>${number(data.flipped)} of ${number(data.n)}</dd><dt>Changed texts</dt><dd>${number(data.changed)} of ${number(data.n)}</dd>
           ${data.unpaired > 0 && html`<dt>Not compared</dt><dd>${counted(data.unpaired, "sample")} that one run does not have, or has no answer to</dd>`}
           ${data.other_prompt > 0 && html`<dt>Other prompts</dt><dd class="bad">${counted(data.other_prompt, "pair")}: the same data, rendered with other settings</dd>`}</dl>
         <${Margin} value=${params.margin} noMargin=${data.no_margin} above=${data.above} flips=${data.cells.regression + data.cells.improvement} /></div></div>

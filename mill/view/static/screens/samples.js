@@ -37,7 +37,7 @@ export const Samples = ({ params, state }) => {
     <${About} run=${run} version=${state.version} />
     <${Answer} of=${answer}>${(data) => {
       const { rows } = answer.list;
-      const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.values)))].slice(0, 4);
+      const metrics = [...new Set(rows.flatMap((row) => Object.keys(row.values)))].slice(0, 12);
       const column = (name) => { const lists = Object.values(data.metrics); const at = lists[0]?.indexOf(name); return lists.every((list) => list.indexOf(name) === at) ? `v${at}` : null; };
       return html`<p class="note" role="status">${counted(data.total, "sample")}${params.q && state.search.done < state.search.total ? `, of those searched so far (${Math.floor((100 * state.search.done) / state.search.total)} %)` : ""}</p>
         ${data.total === 0 ? html`<p class="note">No sample fits these filters.</p>` : html`<div class="scroll wide"><table class="list samples-table"><caption class="hidden">Samples</caption><thead><tr>

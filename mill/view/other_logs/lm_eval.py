@@ -1,10 +1,14 @@
-"""Samples that lm-eval logged. A document has a line for each filter of its task, far from each other: lines are found by
-their offsets, so that one document at a time is in memory."""
+"""A results file of lm-eval as a run, with the samples that it logged.
+
+A document has a line for each filter of its task, far from each other: lines are found by their offsets, so that one
+document at a time is in memory."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,11 +17,160 @@ from msgspec import Struct
 
 from mill.api.errors import RunError
 from mill.api.response import Response
-from mill.api.task import Opaque, Sample, Value
+from mill.api.task import Opaque, Sample, TaskType, Value
+from mill.metrics.estimate import Estimate
+from mill.store.folder import RunFolder
 from mill.store.samples import RunSample
+from mill.store.schema import BenchmarkResult, SessionEntry, TaskResult
 from mill.support.files import MOST_LINE, open_regular, read_lines
-from mill.support.validate import convert, parse_json
-from mill.view.other_logs.write import BrokenSample, ConvertedSample
+from mill.support.secrets import redact
+from mill.support.validate import convert, parse_json, read_file
+from mill.view.other_logs.write import Converted, ConvertedTask, tool_estimate, write_run
+from mill.view.scan import LM_EVAL, OtherLog, task_of
+
+_STDERR = "_stderr"
+_NO_FILTER = ",none"
+_TYPES = {
+    "multiple_choice": TaskType.MULTIPLE_CHOICE,
+    "loglikelihood": TaskType.MULTIPLE_CHOICE,
+    "loglikelihood_rolling": TaskType.PERPLEXITY,
+    "generate_until": TaskType.GENERATIVE_QA,
+}
+
+
+def convert_lm_eval(log: OtherLog, folder: RunFolder) -> None:
+    found = read_file(log.path, LmEvalResults, RunError)
+    samples = {task_of(file): file for file in log.files[1:]}
+    # The tasks, without groups: those have subtasks, or none of what a task has.
+    known = found.configs.keys() | found.n_samples.keys() | samples.keys()
+    names = [name for name in found.results if name in known] + [name for name in samples if name not in found.results]
+    tasks = {name: _task(name, found, samples.get(name)) for name in names}
+    results = {name: task.result for name, task in tasks.items()}
+    write_run(folder, _about(log, found), _session(found), tasks.values(), _benchmarks(found, results))
+
+
+def _task(name: str, found: LmEvalResults, samples: Path | None) -> ConvertedTask:
+    config, count = found.configs.get(name, {}), found.n_samples.get(name)
+    shots, version = found.n_shot.get(name), found.versions.get(name)
+    n = count.effective if count else 0
+    result = TaskResult(
+        name,
+        _TYPES.get(str(config.get("output_type")), TaskType.GENERATIVE_QA).value,
+        version if isinstance(version, (int, str)) else "" if version is None else str(version),
+        shots if isinstance(shots, int) else 0,
+        n,
+        count.original if count else 0,
+        errors=0,
+        metrics=estimates(found.results.get(name, {}), n),
+        data_hash=found.task_hashes.get(name, ""),
+    )
+    return ConvertedTask(result, None if samples is None else read_lm_eval_samples(samples, name, config))
+
+
+def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
+    """The metrics of a task or group, each with its standard error where lm-eval gives one."""
+    metrics = {}
+    for key, given in entry.items():
+        metric, comma, filter_name = key.partition(",")
+        owner = f"{metric.removesuffix(_STDERR)}{comma}{filter_name}"
+        value = _number(given)
+        if not comma or value is None or (metric.endswith(_STDERR) and owner in entry):
+            continue
+        stderr = _number(entry.get(f"{metric}{_STDERR},{filter_name}"))
+        metrics[key.removesuffix(_NO_FILTER)] = tool_estimate(value, stderr, n)
+    return metrics
+
+
+def _number(value: Any) -> float | None:
+    """A number; None for anything else, such as the "N/A" of a standard error that is not computed."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _benchmarks(found: LmEvalResults, results: Mapping[str, TaskResult]) -> Iterator[BenchmarkResult]:
+    """The groups that have metrics of their own."""
+    for name, entry in found.results.items():
+        if name in results:
+            continue
+        tasks = [task for task in _leaves(name, found.group_subtasks, set()) if task in results]
+        n = sum(results[task].n for task in tasks)
+        metrics = estimates(entry, n)
+        if metrics and tasks:
+            yield BenchmarkResult(
+                benchmark=name,
+                tasks=tasks,
+                n=n,
+                total=sum(results[task].total for task in tasks),
+                errors=sum(results[task].errors for task in tasks),
+                metrics=metrics,
+            )
+
+
+def _leaves(name: str, subtasks: Mapping[str, list[str]], seen: set[str]) -> list[str]:
+    """The tasks of a group and of the groups in it, each once."""
+    found = []
+    pending = [name]
+    while pending:
+        one = pending.pop(0)
+        if one not in seen:
+            seen.add(one)
+            below = subtasks.get(one, [])
+            found += [] if below else [one]
+            pending = [*below, *pending]
+    return found
+
+
+def _about(log: OtherLog, found: LmEvalResults) -> dict[str, Any]:
+    config = found.config
+    arguments = _arguments(config.get("model_args"))
+    backend = found.model_source or str(config.get("model") or "")
+    model = found.model_name or str(arguments.get("pretrained") or arguments.get("model") or backend or "unknown")
+    versions = {"lm-eval": found.lm_eval_version, "transformers": found.transformers_version, "git": found.git_hash}
+    return {
+        "model": {"name": model, "backend": backend, "arguments": redact(arguments), "identity": {}},
+        "settings": {name: value for name, value in _settings(found).items() if value not in (None, {}, "")},
+        "versions": {name: version for name, version in versions.items() if version},
+        "source": {"tool": LM_EVAL, "path": str(log.path)},
+    }
+
+
+def _arguments(given: Any) -> dict[str, Any]:
+    """The model's arguments, which are an object or a text `name=value,name=value`."""
+    if isinstance(given, Mapping):
+        return {str(name): value for name, value in given.items()}
+    pairs = [part.partition("=") for part in given.split(",")] if isinstance(given, str) else []
+    return {name.strip(): value for name, equals, value in pairs if equals}
+
+
+def _settings(found: LmEvalResults) -> dict[str, Any]:
+    config, shots = found.config, set(found.n_shot.values())
+    options = config.get("gen_kwargs")
+    chat = bool(found.chat_template)
+    return {
+        "n_shots": next(iter(shots)) if len(shots) == 1 else None,
+        "seed": config.get("fewshot_seed"),
+        "gen_kwargs": _arguments(options),
+        "limit": config.get("limit"),
+        "system_prompt": found.system_instruction,
+        "apply_chat_template": chat,
+        "fewshot_as_multiturn": found.fewshot_as_multiturn if chat else None,
+        **{name: config.get(name) for name in ("batch_size", "device", "random_seed", "numpy_seed", "torch_seed")},
+    }
+
+
+def _session(found: LmEvalResults) -> SessionEntry:
+    try:
+        seconds = float(found.total_evaluation_time_seconds or 0.0)
+        started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.date)) if found.date else "-"
+    except (ValueError, OverflowError, OSError):
+        seconds, started = 0.0, "-"
+    return SessionEntry(
+        id="1", order=1, started=started, ended="finished", seconds=seconds if math.isfinite(seconds) else 0.0
+    )
 
 
 class LmEvalCount(Struct):
@@ -68,13 +221,13 @@ class LmEvalSample(Struct):
 
 _DOC_ID = re.compile(rb'\{"doc_id": (\d+),')
 _FIELDS = {*LmEvalSample.__struct_fields__, "doc_hash", "prompt_hash", "target_hash"}
-_NO_FILTER = "none"
+UNFILTERED = "none"
 
 Line = tuple[int, int]  # number and offset
 Read = tuple[LmEvalSample, Mapping[str, Any]]  # a line, and all of its fields
 
 
-def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[ConvertedSample | BrokenSample]:
+def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[Converted]:
     """The documents of a samples file in their order; `config` is the task's, as in the results."""
     try:
         documents, broken = _documents(file)
@@ -89,11 +242,11 @@ def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> It
                 names = _filters(found, config)
                 yield _sample({name: one for name, one in zip(names, found, strict=True) if name is not None}, task, config)
             except (RunError, RecursionError) as error:
-                yield BrokenSample(str(error))
+                yield str(error)
                 continue
             for (number, _), name in zip(lines, names, strict=True):
                 if name is None:
-                    yield BrokenSample(f"{file}, line {number}, is a second line of its document")
+                    yield f"{file}, line {number}, is a second line of its document"
 
 
 def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | None]:
@@ -102,12 +255,12 @@ def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | Non
     order = [one.get("name") for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
     names: list[str | None] = []
     for index, (sample, _) in enumerate(found):
-        own = sample.filter if sample.filter is not None else order[index] if index < len(order) else _NO_FILTER
+        own = sample.filter if sample.filter is not None else order[index] if index < len(order) else UNFILTERED
         names.append(None if str(own) in names else str(own))
     return names
 
 
-def _documents(file: Path) -> tuple[dict[str, list[Line]], list[BrokenSample]]:
+def _documents(file: Path) -> tuple[dict[str, list[Line]], list[str]]:
     """The lines of each document, and what is no line of a document."""
     documents: dict[str, list[Line]] = {}
     broken = []
@@ -115,17 +268,14 @@ def _documents(file: Path) -> tuple[dict[str, list[Line]], list[BrokenSample]]:
         if not line.strip():
             continue
         found = _DOC_ID.match(line)
+        where = f"{file}, line {number},"
         try:
-            name = found[1].decode() if found else _doc_id(line, f"{file}, line {number},")
+            name = found[1] if found else convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id
         except RunError as error:
-            broken.append(BrokenSample(str(error)))
+            broken.append(str(error))
             continue
-        documents.setdefault(name, []).append((number, offset))
+        documents.setdefault(name.decode() if isinstance(name, bytes) else str(name), []).append((number, offset))
     return documents, broken
-
-
-def _doc_id(line: bytes, where: str) -> str:
-    return str(convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id)
 
 
 def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
@@ -137,16 +287,17 @@ def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
     except OSError as error:
         raise RunError(f"cannot read {file}: {error.strerror or error}") from error
     found = convert(raw, LmEvalSample, where, RunError)
-    if not _arguments(found) or len(_arguments(found)) != len(found.resps):
+    if not _requests_of(found) or len(_requests_of(found)) != len(found.resps):
         raise RunError(f"{where} is not valid: resps: a list of responses for each of the arguments is needed")
     return found, raw
 
 
-def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> ConvertedSample:
+def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> Converted:
     """A document from its lines, by filter. Requests and responses are the same in all of them."""
     first, _ = next(iter(lines.values()))
-    arguments = _arguments(first)
-    responses = [[_response(arguments[index], one) for one in _repeats(given)] for index, given in enumerate(first.resps)]
+    arguments = _requests_of(first)
+    draws = [given if isinstance(given, list) and given else [given] for given in first.resps]
+    responses = [[_response(arguments[index], one) for one in some] for index, some in enumerate(draws)]
     repeats = min(map(len, responses))
     by_repeat = [[one[repeat] for one in responses] for repeat in range(repeats)]
     contexts = [_text(one[0]) for one in arguments]
@@ -167,10 +318,10 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
         extracted=chosen.get("chosen") if choices else _extracted(first, arguments),
         choices=choices,
     )
-    return ConvertedSample(sample, chosen)
+    return sample, chosen
 
 
-def _arguments(sample: LmEvalSample) -> list[list[Any]]:
+def _requests_of(sample: LmEvalSample) -> list[list[Any]]:
     """The arguments of each request: the prompt, and what follows it."""
     if isinstance(sample.arguments, list):
         return [one for one in sample.arguments if one]
@@ -181,10 +332,6 @@ def _text(prompt: Any) -> str:
     """A prompt; messages for a server are a text in a list of one."""
     one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
     return one if isinstance(one, str) else str(one)
-
-
-def _repeats(given: Any) -> list[Any]:
-    return given if isinstance(given, list) and given else [given]
 
 
 def _response(arguments: Sequence[Any], given: Any) -> Response:
@@ -252,7 +399,7 @@ def _values(lines: Mapping[str, Read]) -> dict[str, list[Value]]:
         names = sample.metrics if sample.metrics is not None else [name for name in raw if name not in _FIELDS]
         for name in names:
             if name in raw:
-                named = name if filter_name == _NO_FILTER else f"{name},{filter_name}"
+                named = name if filter_name == UNFILTERED else f"{name},{filter_name}"
                 values[named] = [_value(raw[name])]
     return values
 

@@ -1,36 +1,144 @@
-"""A sample that inspect_ai logged, with its epochs as repeats.
+"""A log of inspect_ai as a run, a sample with its epochs as repeats.
 
-`prompt` are the messages before the first that the model generated. Responses are the messages that it generated, one for
-each round; the other columns are as in mill/store/sample_row.py.
-"""
+A score has the name of its scorer, `SCORER/NAME` where the scorer gives several. Its accuracy or mean has that name as
+well, since it sums up the values of the samples; other metrics are `SCORE/METRIC`. `SCORE@REDUCER` are those of epochs
+that are not reduced to their mean. `prompt` are the messages before the first that the model generated. Responses are the
+messages that it generated, one for each round; the other columns are as in mill/store/sample_row.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.message import MEDIA_KINDS
 from mill.api.response import Response
-from mill.api.task import Opaque, Sample, Value
+from mill.api.task import Opaque, Sample, TaskType, Value
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, ToolCall, ToolResult
+from mill.metrics.estimate import Estimate
+from mill.store.folder import RunFolder
 from mill.store.sample_row import ROUNDS
 from mill.store.samples import RunSample
+from mill.store.schema import SessionEntry, TaskResult
 from mill.support.files import MOST_LINE, json_text
+from mill.support.secrets import redact
 from mill.support.validate import convert
-from mill.view.other_logs.inspect_schema import (
+from mill.view.other_logs.inspect_files import (
     InspectChoice,
     InspectContent,
+    InspectHeader,
+    InspectLog,
     InspectMessage,
     InspectModelEvent,
     InspectOutput,
     InspectSample,
     InspectScore,
+    InspectScores,
     Scalar,
+    in_order,
+    open_inspect_log,
 )
-from mill.view.other_logs.write import ConvertedSample
+from mill.view.other_logs.write import Converted, ConvertedTask, tool_estimate, write_run
+from mill.view.scan import INSPECT, OtherLog
+
+_MEANS = ("accuracy", "mean")
+_STDERR = "stderr"
+_ENDED = {"success": "finished", "cancelled": "interrupted", "error": "failed"}
+_NO_SETTINGS = ("max_connections", "max_retries", "timeout")  # of the generation options: they change no answer
+
+
+def convert_inspect(log: OtherLog, folder: RunFolder) -> None:
+    with open_inspect_log(log.path) as file:
+        header = file.header
+        found, epochs, total = header.results, max(1, header.eval.config.epochs or 1), header.eval.dataset.samples or 0
+        metrics = estimates(found.scores, epochs, found.completed_samples // epochs) if found else {}
+        warnings = [f"the evaluation failed: {header.error.message}"] if header.error else []
+        if header.status in ("started", "cancelled"):
+            warnings.append(f"the evaluation {'was cancelled' if header.status == 'cancelled' else 'has not ended'}")
+        kind, version = TaskType.GENERATIVE_QA.value, header.eval.task_version
+        result = TaskResult(header.eval.task, kind, version, 0, 0, total, errors=0, metrics=metrics, warnings=warnings)
+        task = ConvertedTask(result, _samples(file) if file.epochs else None)
+        write_run(folder, _about(log, header), _session(header), [task])
+
+
+def _samples(file: InspectLog) -> Iterator[Converted]:
+    for name in in_order(list(file.epochs), file.header.eval.dataset.sample_ids or ()):
+        try:
+            yield convert_sample(list(file.read(name)))
+        except (RunError, RecursionError) as error:
+            yield str(error)
+
+
+def estimates(scores: Sequence[InspectScores], epochs: int, n: int) -> dict[str, Estimate]:
+    """The metrics of all scores; the standard error is that of the accuracy or mean. `n` is the number of samples of scores
+    that do not say it, as in logs of older versions."""
+    metrics = {}
+    for score in scores:
+        name = score.name if score.scorer in ("", score.name) else f"{score.scorer}/{score.name}"
+        if epochs > 1 and score.reducer not in (None, "mean"):
+            name += f"@{score.reducer}"
+        values = {metric: found.value for metric, found in score.metrics.items() if found.value is not None}
+        mean = next((metric for metric in _MEANS if metric in values), None)
+        stderr = values.pop(_STDERR, None) if mean else None
+        for metric, value in values.items():
+            own = f"{name}/{metric}" if metric != mean else name
+            metrics[own] = tool_estimate(value, stderr if metric == mean else None, score.scored_samples or n)
+    return metrics
+
+
+def _about(log: OtherLog, header: InspectHeader) -> dict[str, Any]:
+    """inspect_ai names a model `PROVIDER/MODEL`."""
+    spec = header.eval
+    backend, slash, name = spec.model.partition("/")
+    arguments = {**spec.model_args, **({"base_url": spec.model_base_url} if spec.model_base_url else {})}
+    model = name if slash else spec.model
+    return {
+        "model": {"name": model, "backend": backend, "arguments": redact(arguments), "identity": {}},
+        "settings": {name: value for name, value in _settings(header).items() if value not in (None, {}, [])},
+        "versions": spec.packages,
+        "source": {"tool": INSPECT, "path": str(log.path)},
+    }
+
+
+def _settings(header: InspectHeader) -> dict[str, Any]:
+    config = header.eval.config
+    options = {**header.eval.model_generate_config, **header.plan.config}
+    return {
+        "gen_kwargs": {name: value for name, value in options.items() if name not in _NO_SETTINGS},
+        "repeats": config.epochs,
+        "epochs_reducer": config.epochs_reducer,
+        "limit": config.limit,
+        "task_args": header.eval.task_args,
+        "solvers": [step.solver for step in header.plan.steps],
+    }
+
+
+def _session(header: InspectHeader) -> SessionEntry:
+    started, completed = _time(header.stats.started_at or header.eval.created), _time(header.stats.completed_at)
+    usage = header.stats.model_usage.get(header.eval.model)
+    return SessionEntry(
+        id=header.eval.eval_id or "1",
+        order=1,
+        started=started.strftime("%Y-%m-%dT%H:%M:%SZ") if started else "-",
+        ended=_ENDED.get(header.status, "unfinished"),
+        seconds=max(0.0, (completed - started).total_seconds()) if started and completed else 0.0,
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        output_tokens=usage.output_tokens if usage else 0,
+        reasoning_tokens=(usage.reasoning_tokens or 0) if usage else 0,
+    )
+
+
+def _time(text: str) -> datetime | None:
+    """A time as inspect_ai writes it; None for anything else."""
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return found.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
+
 
 _OUTCOMES = {"timeout": TIMED_OUT, "parsing": MALFORMED}
 
@@ -62,14 +170,13 @@ def tool_results(message: InspectMessage, later: Sequence[InspectMessage]) -> tu
     calls = message.tool_calls or []
     if any(call.id not in answers for call in calls):
         return ()
-    return tuple(_tool_result(call.function, answers[call.id]) for call in calls)
-
-
-def _tool_result(name: str, message: InspectMessage) -> ToolResult:
-    error = message.error
-    outcome = _OUTCOMES.get(error.type, ERROR) if error else OK
-    output = text_of(message) or (error.message if error else "")
-    return ToolResult(name, output, outcome, str(message.tool_call_id or ""))
+    found = []
+    for call in calls:
+        message, error = answers[call.id], answers[call.id].error
+        outcome = _OUTCOMES.get(error.type, ERROR) if error else OK
+        output = text_of(message) or (error.message if error else "")
+        found.append(ToolResult(call.function, output, outcome, str(message.tool_call_id or "")))
+    return tuple(found)
 
 
 def has_media(messages: Sequence[InspectMessage]) -> bool:
@@ -80,7 +187,10 @@ def has_media(messages: Sequence[InspectMessage]) -> bool:
 
 def as_json(message: InspectMessage, *, media: bool = True) -> dict[str, Any]:
     """A message as `Message.to_json` writes it. With `media`, images, audio and videos are data URLs or addresses."""
-    shown: dict[str, Any] = {"role": message.role, "content": _content(message, media)}
+    content: str | list[dict[str, str]] = text_of(message)
+    if isinstance(message.content, list) and any(part.type not in ("text", "reasoning") for part in message.content):
+        content = [_part(part, media) for part in message.content if part.type != "reasoning"]
+    shown: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         shown["tool_calls"] = [call.message() for call in tool_calls(message)]
     if message.role == "tool":
@@ -89,17 +199,6 @@ def as_json(message: InspectMessage, *, media: bool = True) -> dict[str, Any]:
         if message.error and not text_of(message):
             shown["content"] = message.error.message
     return shown
-
-
-def _content(message: InspectMessage, media: bool) -> str | list[dict[str, str]]:
-    if isinstance(message.content, str):
-        return message.content
-    parts = [_part(part, media) for part in message.content if part.type != "reasoning"]
-    return text_of(message) if all(part["type"] == "text" for part in parts) and _only_text(message) else parts
-
-
-def _only_text(message: InspectMessage) -> bool:
-    return isinstance(message.content, str) or all(part.type in ("text", "reasoning") for part in message.content)
 
 
 def _part(part: InspectContent, media: bool) -> dict[str, str]:
@@ -135,14 +234,19 @@ class Epoch:
         return self.sample.uuid or f"{self.sample.id}/{self.sample.epoch}"
 
 
-def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
+def convert_sample(raw: Sequence[tuple[Any, str]]) -> Converted:
     """A sample from its epochs, each as JSON with the file that it is in."""
     epochs = [_epoch(data, where) for data, where in raw]
     first = epochs[0]
     sample = first.sample
     prompt = json_text([as_json(message, media=False) for message in first.prompt])
     dialog = any(len(epoch.responses) > 1 or has_media(epoch.before) for epoch in epochs)
-    answers, values = [_answer(epoch.sample) for epoch in epochs], _values(epochs)
+    # The answer that the first scorer read, of those that did.
+    scores = [(epoch.sample.scores or {}).values() for epoch in epochs]
+    answers = [next((score.answer for score in some if score.answer is not None), None) for some in scores]
+    by_epoch = [_epoch_values(epoch.sample.scores or {}) for epoch in epochs]
+    names = dict.fromkeys(name for found in by_epoch for name in found)
+    values = {name: [found.get(name) for found in by_epoch] for name in names}
     details = [_details(epoch.sample) for epoch in epochs]
     limited = any(epoch.sample.limit and epoch.sample.limit.type in _ROUND_LIMITS for epoch in epochs)
     scored = RunSample(
@@ -163,13 +267,14 @@ def convert_sample(raw: Sequence[tuple[Any, str]]) -> ConvertedSample:
         choices=sample.choices or (),
         details=details if any(details) else (),
     )
-    return ConvertedSample(scored, _choice_columns(sample, answers[0], values))
+    return scored, _choice_columns(sample, answers[0], values)
 
 
 def _epoch(data: Any, where: str) -> Epoch:
     sample: InspectSample = convert(_resolved(data, where), InspectSample, where, RunError)
     calls = _model_calls(sample, where)
-    messages = sample.messages or _input(sample)
+    given = [InspectMessage(role="user", content=sample.input)] if isinstance(sample.input, str) else sample.input
+    messages = sample.messages or given
     generated = [
         index for index, message in enumerate(messages) if message.role == "assistant" and message.source != "input"
     ]
@@ -179,10 +284,6 @@ def _epoch(data: Any, where: str) -> Epoch:
     prompt = messages[: generated[0]] if generated else messages
     before = messages[: generated[-1]] if generated else messages
     return Epoch(sample, responses, prompt, before, _tools(calls.values()))
-
-
-def _input(sample: InspectSample) -> list[InspectMessage]:
-    return [InspectMessage(role="user", content=sample.input)] if isinstance(sample.input, str) else sample.input
 
 
 def _resolved(data: Any, where: str) -> Any:
@@ -263,18 +364,6 @@ def _doc(sample: InspectSample) -> dict[str, Any]:
         for name, value in {**shown, "choices": sample.choices, "metadata": sample.metadata}.items()
         if value not in (None, {})
     }
-
-
-def _answer(sample: InspectSample) -> str | None:
-    """The answer that the first scorer read, of those that did."""
-    return next((score.answer for score in (sample.scores or {}).values() if score.answer is not None), None)
-
-
-def _values(epochs: Sequence[Epoch]) -> dict[str, list[Value]]:
-    """Score -> its value in each epoch."""
-    by_epoch = [_epoch_values(epoch.sample.scores or {}) for epoch in epochs]
-    names = dict.fromkeys(name for found in by_epoch for name in found)
-    return {name: [found.get(name) for found in by_epoch] for name in names}
 
 
 def _epoch_values(scores: Mapping[str, InspectScore]) -> dict[str, Value]:

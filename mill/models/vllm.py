@@ -1,14 +1,17 @@
-"""One model on vLLM in this process, with token ids in and log-probabilities out."""
+"""The `vllm` backend: one model on vLLM in this process, with token ids in and log-probabilities out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory, run_batches
-from mill.api.errors import ModelError
+from mill.api.errors import ModelError, SpecError
+from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
+from mill.api.reasoning import tags_of
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
 from mill.models.files import TEXT_ONLY, ModelFiles, locate
@@ -20,25 +23,25 @@ from mill.models.media.inputs import (
     decoded_ahead,
     media_unit,
     split_media,
+    video_metadata,
 )
 from mill.models.token_model import TokenModel
 from mill.models.tokens.chat_template import template_text
-from mill.models.tokens.reasoning import opens_reasoning, stopped_too_early
-from mill.models.tokens.rows import Row, row_units
-from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
-from mill.models.vllm.answers import (
-    SAMPLED_LOGPROBS,
-    as_score,
-    as_text,
-    media_by_kind,
-    one_token,
-    sampling,
-    top_logprobs_of,
-    with_top_logprobs,
+from mill.models.tokens.reasoning import (
+    decoded_text,
+    marks_of,
+    opens_reasoning,
+    read_text,
+    reasoning_tokens,
+    special_marks,
+    stopped_too_early,
 )
-from mill.models.vllm.parsers import Parsers
+from mill.models.tokens.rows import Row, row_units, span_response
+from mill.models.tokens.scores import requested_top_logprobs
+from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 from mill.support.terminal import describe
 
+SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token
 MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough to record responses early
 
 
@@ -61,10 +64,14 @@ class VLLMModel(TokenModel):
         add_bos_token: bool | None = None,
         modalities: list[str] | tuple[str, ...] = TEXT_ONLY,
         video_frames: int = DEFAULT_VIDEO_FRAMES,
-        reasoning_parser: str | None = None,
-        tool_call_parser: str | None = None,
         **engine: Any,
     ) -> None:
+        for name in ("reasoning_parser", "tool_call_parser"):
+            if name in engine:
+                option = f"--{name.replace('_', '-')}"
+                raise SpecError(
+                    f"vllm takes no {name}: run `vllm serve {path} {option} ...` and evaluate the server's address"
+                )
         self.files = ModelFiles(locate(path, revision), trust_remote_code=trust_remote_code, modalities=modalities)
         self.batch_size, self.use_chat_template, self.add_bos_token = batch_size, use_chat_template, add_bos_token
         self.accelerators, self.video_frames = tensor_parallel_size, video_frames
@@ -75,7 +82,6 @@ class VLLMModel(TokenModel):
             "max_model_len": max_model_len,
             **engine,
         }
-        self.parsers = Parsers(reasoning_parser, tool_call_parser)
         self._llm: Any = None
         self._reasons = False
         """Whether an answer began with reasoning: stop strings are then applied here, to the answer alone."""
@@ -92,7 +98,6 @@ class VLLMModel(TokenModel):
             "engine": engine,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
-            **self.parsers.names,
         }
 
     @cached_property
@@ -113,7 +118,6 @@ class VLLMModel(TokenModel):
         if self._llm is None:
             from vllm import LLM
 
-            self.parsers.check(self.tokenizer)
             arguments = {**self.files.source.arguments(), **self.engine, "trust_remote_code": self.files.trust_remote_code}
             try:
                 self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
@@ -154,10 +158,6 @@ class VLLMModel(TokenModel):
     def chat_template(self) -> str:
         """Known without the engine."""
         return template_text((self.files.processor if self.files.multimodal else self.tokenizer).chat_template)
-
-    def check(self, request: Request) -> list[str]:
-        self.parsers.check_request(request)
-        return super().check(request)
 
     def clean(self) -> None:
         if self._llm is not None:
@@ -206,29 +206,18 @@ class VLLMModel(TokenModel):
 
     def _generate(self, batch: list[Unit]) -> list[list[Response]]:
         prompts: list[Prompt] = [unit.data for unit in batch]
-        params = [self._sampling(prompt.request, stops=not (self._reasons or prompt.opened)) for prompt in prompts]
+        params = [sampling(prompt.request, stops=not (self._reasons or prompt.opened)) for prompt in prompts]
         outputs = self._call([prompt.ids for prompt in prompts], params)
-        responses = [self._response(prompt, output) for prompt, output in zip(prompts, outputs, strict=True)]
-        early = [index for index, prompt in enumerate(prompts) if self._stopped_too_early(prompt.request, responses[index])]
-        if early:
+        responses = [
+            [as_text(prompt.request, output, self.tokenizer, prompt.truncated, opened=prompt.opened)]
+            for prompt, output in zip(prompts, outputs, strict=True)
+        ]
+        early = [index for index, (response,) in enumerate(responses) if stopped_too_early(prompts[index].request, response)]
+        if early and not self._reasons:
             self._reasons = True
-            again = [[response] for response in responses]
             for index, response in zip(early, self._generate([batch[index] for index in early]), strict=True):
-                again[index] = response
-            return again
-        return [[response] for response in responses]
-
-    def _response(self, prompt: Prompt, output: Any) -> Response:
-        return as_text(prompt.request, output, self.tokenizer, self.parsers, prompt.truncated, opened=prompt.opened)
-
-    def _sampling(self, request: Request, *, stops: bool) -> Any:
-        if not self.parsers:
-            return sampling(request, stops=stops)
-        skip = self.parsers.skips_special_tokens(request, self.tokenizer)
-        return sampling(request, stops=stops and not self.parsers.reasoning, skip_special_tokens=skip)
-
-    def _stopped_too_early(self, request: Request, response: Response) -> bool:
-        return not self._reasons and stopped_too_early(request, response)
+                responses[index] = response
+        return responses
 
     # Media: vLLM runs the processor itself, on the text with its placeholders.
 
@@ -246,9 +235,9 @@ class VLLMModel(TokenModel):
         return text.removeprefix(bos) if adds_bos else text
 
     def _generate_rows(self, rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
-        outputs = self._call_media(rows, decoded, [self._sampling(row.request, stops=True) for row in rows])
+        outputs = self._call_media(rows, decoded, [sampling(row.request) for row in rows])
         return [
-            [as_text(row.request, output, self.tokenizer, self.parsers, opened=opens_reasoning(row.request, row.text))]
+            [as_text(row.request, output, self.tokenizer, opened=opens_reasoning(row.request, row.text))]
             for row, output in zip(rows, outputs, strict=True)
         ]
 
@@ -276,23 +265,22 @@ class VLLMModel(TokenModel):
         cache; longer ones, and tokens outside its top_logprobs, from prompt log-probabilities."""
         rows: list[Row] = [unit.data for unit in batch]
         short = [row for row in rows if one_token(row)]
-        next_tokens = dict(zip(short, self._next_tokens(short), strict=True)) if short else {}
-        scores = [[next_tokens.get(row, {}).get(span.tokens[0]) for span in row.spans] for row in rows]
-        missing = [(r, s) for r, row_scores in enumerate(scores) for s, score in enumerate(row_scores) if score is None]
-        counts = [top_logprobs_of(rows[r].requests[s]) for r, s in missing]
-        scored = self._prompt_logprobs([rows[r].ids + rows[r].spans[s].tokens[-1:] for r, s in missing], counts)
-        tokens: dict[tuple[int, int], tuple[Token, ...]] = {}
-        for (r, s), positions, count in zip(missing, scored, counts, strict=True):
-            span = rows[r].spans[s]
+        answers: dict[tuple[Row, int], Response] = {}
+        for row, top in zip(short, self._next_tokens(short) if short else [], strict=True):
+            for index, span in enumerate(row.spans):
+                if span.tokens[0] in top:
+                    answers[row, index] = span_response(row, span, *top[span.tokens[0]])
+        missing = [(row, index) for row in rows for index in range(len(row.spans)) if (row, index) not in answers]
+        counts = [top_logprobs_of(row.requests[index]) for row, index in missing]
+        scored = self._prompt_logprobs([row.ids + row.spans[index].tokens[-1:] for row, index in missing], counts)
+        for (row, index), positions, count in zip(missing, scored, counts, strict=True):
+            span = row.spans[index]
             continuation = positions[span.start + 1 : span.start + 1 + len(span.tokens)]
             entries = [position[token] for position, token in zip(continuation, span.tokens, strict=True)]
-            scores[r][s] = (sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries))
-            if count:
-                tokens[r, s] = with_top_logprobs(span.tokens, continuation)
-        return [
-            [as_score(row, row.spans[s], row_scores[s], tokens.get((r, s))) for s in range(len(row.spans))]
-            for r, (row, row_scores) in enumerate(zip(rows, scores, strict=True))
-        ]
+            score, greedy = sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries)
+            tokens = with_top_logprobs(span.tokens, continuation) if count else None
+            answers[row, index] = replace(span_response(row, span, score, greedy), tokens=tokens)
+        return [[answers[row, index] for index in range(len(row.spans))] for row in rows]
 
     def _next_tokens(self, rows: Sequence[Row]) -> list[dict[int, tuple[float, bool]]]:
         """For each row the top next tokens: (log-probability, whether it is the argmax)."""
@@ -327,3 +315,72 @@ class VLLMModel(TokenModel):
             totals[index] += sum(position[token].logprob for position, token in zip(new, span.tokens, strict=True))
             counts[index] += len(new)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
+
+
+def sampling(request: Request, *, stops: bool = True) -> Any:
+    """Without `stops` the engine generates to the end of the answer, which mill cuts: they may be in the reasoning too."""
+    from vllm import SamplingParams
+
+    options = request.options
+    sampled = {name: options[name] for name in ("top_p", "top_k", "repetition_penalty") if options.get(name)}
+    if not request.deterministic:
+        sampled["seed"] = request.seed % 2**31
+    return SamplingParams(
+        max_tokens=options["max_gen_toks"],
+        temperature=options["temperature"],
+        stop=[*options["until"]] or None if stops else None,
+        logprobs=options.get("logprobs"),
+        **sampled,
+    )
+
+
+def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *, opened: bool) -> Response:
+    completion, marks, tags = output.outputs[0], marks_of(request), tags_of(request)
+    text = completion.text
+    if special_marks(tokenizer, marks):  # which the engine leaves out
+        text = decoded_text(tokenizer, completion.token_ids, marks)
+    answer = read_text(request, text, request.options["until"], opened=opened)
+    return Response(
+        text=answer.text,
+        reasoning=answer.reasoning,
+        tool_calls=answer.tool_calls,
+        reasoning_tokens=reasoning_tokens(tokenizer, completion.token_ids, tags) if tags and answer.reasoning else None,
+        finish_reason="stop" if answer.stopped else completion.finish_reason,
+        tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
+        prompt_tokens=len(output.prompt_token_ids),
+        output_tokens=len(completion.token_ids),
+        truncated_tokens=truncated,
+    )
+
+
+def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:
+    """A row's media in vLLM's format: a video is an array of frames with their times."""
+    import numpy as np
+
+    by_kind: dict[str, list[Any]] = {}
+    for media, content in zip(row.request.media, decoded, strict=True):
+        if media.kind == VIDEO:
+            times = {name: value for name, value in video_metadata(content).items() if value is not None}
+            content = np.stack(content.frames), {**times, "do_sample_frames": False}
+        by_kind.setdefault(media.kind, []).append(content)
+    return by_kind
+
+
+def one_token(row: Row) -> bool:
+    """Whether the distribution after the row scores all of its requests."""
+    if any(map(top_logprobs_of, row.requests)):
+        return False
+    return all(len(span.tokens) == 1 and span.start == len(row.ids) - 1 for span in row.spans)
+
+
+def top_logprobs_of(request: Request) -> int:
+    return requested_top_logprobs(request, SAMPLED_LOGPROBS, "vLLM")
+
+
+def with_top_logprobs(ids: Sequence[int], positions: Sequence[Any]) -> tuple[Token, ...]:
+    """Tokens with their top_logprobs, to which vLLM adds the token itself where it is not among them."""
+    tokens = []
+    for token, entries in zip(ids, positions, strict=True):
+        best = sorted(((other, entry.logprob) for other, entry in entries.items()), key=lambda pair: -pair[1])
+        tokens.append(Token(token, entries[token].decoded_token or "", entries[token].logprob, tuple(best)))
+    return tuple(tokens)

@@ -1,4 +1,4 @@
-"""The order in which vLLM gets requests with images, and what is decoded for them; vLLM itself is not needed."""
+"""What of the vllm backend needs no vLLM: refusals before the engine starts, the order of images, and the form of videos."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import pytest
 from PIL import Image
 
 from mill.api.batching import BatchLimits
+from mill.api.errors import CannotServe, SpecError
 from mill.api.message import IMAGE, VIDEO, Media, Message
 from mill.api.model import StreamContext
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
+from mill.api.task import RenderSettings
 from mill.models.hf.model import TransformersModel
-from mill.models.media import inputs
-from mill.models.media.decode import Video, load_image
+from mill.models.media.decode import Video
 from mill.models.media.inputs import MediaRow
-from mill.models.vllm.answers import media_by_kind
-from mill.models.vllm.model import VLLMModel
+from mill.models.vllm import VLLMModel, media_by_kind
+from tests.models.hf.test_reasoning import SWITCH, with_template
 from tests.vlm import make_llava
 
 QUESTIONS = ("what is it ?", "a cat or a dog ?", "what is in this picture ? a cat , a dog or a ship ; yes no A B C D")
@@ -30,19 +31,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("batch", [2, 512])
-def test_rows_with_one_image_follow_each_other_and_share_its_pixels(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
-) -> None:
+def test_rows_with_one_image_follow_each_other(folder: Path, tmp_path: Path, batch: int) -> None:
     files = [tmp_path / f"{number}.png" for number in range(5)]
     for number, file in enumerate(files[:4]):
         Image.new("RGB", (32, 32), (50 * number, 0, 0)).save(file)
-    decoded: list[str] = []
-
-    def counted(media: Media) -> Any:
-        decoded.append(media.name)
-        return load_image(media)
-
-    monkeypatch.setattr(inputs, "load_image", counted)
     model = VLLMModel(str(folder))
     model.media = TransformersModel(str(folder)).media  # vLLM's tokenizer is that of its running engine
     requests = [
@@ -64,8 +56,6 @@ def test_rows_with_one_image_follow_each_other_and_share_its_pixels(
     order = sorted(files[:4], key=lambda file: Media(IMAGE, file).digest)
     expected = [(str(file), question) for file in order for question in sorted(QUESTIONS)]
     assert [(row.request.media[0].name, row.request.context[0].content[1]) for row, _ in seen] == expected  # type: ignore[union-attr]
-    assert sorted(decoded) == sorted([*map(str, files[:4]), *[str(files[4])] * 3])
-    assert len({id(image) for _, image in seen}) == 4
     for row in rows:
         response = answers[row.request.key]
         if row.request.media[0].source == files[4]:
@@ -84,3 +74,23 @@ def test_a_video_is_given_with_its_times() -> None:
         assert frames.shape == (2, 2, 4, 3) and frames[:, 0, 0].tolist() == [[255, 0, 0], [0, 0, 255]]
         still = {"total_num_frames": 20, "frames_indices": [0, 10], "width": 4, "height": 2, "do_sample_frames": False}
         assert times == still | timed and not given
+
+
+def request(**settings: object) -> Request:
+    made = Request(GENERATE, (Message("user", "Hello"),), options=generation_options())
+    return RenderSettings(**settings).served(made)  # type: ignore[arg-type]
+
+
+def test_a_check_starts_no_engine(tiny_model: Path, tmp_path: Path) -> None:
+    with_template(tiny_model, tmp_path / "switch", SWITCH)
+    model = VLLMModel(str(tmp_path / "switch/model"))
+    model.check(request())
+    model.check(request(reasoning_effort="none"))
+    with pytest.raises(CannotServe, match="only switches reasoning on and off"):
+        model.check(request(reasoning_effort="low"))
+    assert model.has_chat_template() and model._llm is None
+
+
+def test_parsers_of_vllm_are_refused_with_the_server_that_has_them() -> None:
+    with pytest.raises(SpecError, match=r"run `vllm serve org/m --tool-call-parser ...` and evaluate the server"):
+        VLLMModel("org/m", tool_call_parser="hermes")

@@ -123,7 +123,7 @@ def test_a_name_of_no_provider_is_refused(name: str) -> None:
 def test_prices_are_those_of_litellm_and_unknown_where_it_has_none() -> None:
     import litellm
 
-    from mill.models.litellm.model import LiteLLMModel
+    from mill.models.litellm import LiteLLMModel
 
     known = litellm.model_cost["gpt-4o-mini"]
     price = LiteLLMModel("openai/gpt-4o-mini", api_key="k").price()
