@@ -260,15 +260,12 @@ def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
     failed = [[math.nan] for pair in pairs if pair.failed and pair.a.form == DOCUMENT]
     if documents or failed:
         by_token = bool(documents) and all(pair.same_tokens for pair in documents)
-        per_unit = [_per_unit(pair, pair.a.scored_tokens if by_token else pair.a.units) for pair in documents]
+        per_unit = []
+        for pair in documents:  # the difference of log-probabilities as that of each of the document's units
+            units, (a, b) = pair.a.scored_tokens if by_token else pair.a.units, (pair.a.scores[0], pair.b.scores[0])
+            per_unit.append([0.0 if a == b else (a - b) / units] * max(1, round(units)))
         measured.add(_perplexity_ratio([*per_unit, *failed], "ppl_ratio" if by_token else "word_ppl_ratio"))
     return measured
-
-
-def _per_unit(pair: AnswerPair, units: float) -> list[float]:
-    """A document's difference of log-probabilities as that of each of its units."""
-    a, b = pair.a.scores[0], pair.b.scores[0]
-    return [0.0 if a == b else (a - b) / units] * max(1, round(units))
 
 
 def _perplexity_ratio(groups: Sequence[Sequence[float]], name: str = "ppl_ratio") -> Measurements:

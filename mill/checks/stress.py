@@ -120,7 +120,10 @@ def stress(
     for number, level in _turns(levels, repetitions):
         conditions = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
         try:
-            pass_config = _distinct(config) if distinct_prompts else config
+            pass_config = config
+            if distinct_prompts:  # that no cache contains: a random line before each
+                system = f"[{secrets.token_hex(4)}]\n{config.settings.system_prompt or ''}".strip()
+                pass_config = replace(config, settings=replace(config.settings, system_prompt=system))
             passes, warnings = make_passes(subject, pass_config, conditions, resume=False, keep_model=True)
         except ServerGone as error:  # a result of the load test, not an error of the command
             if not by_level[levels[0]]:
@@ -173,13 +176,6 @@ def _warm_up(subject: Subject, config: CheckConfig, level: int) -> None:
     make_passes(
         subject, replace(config, settings=short, quiet=True), [Condition("warm-up", level)], resume=False, keep_model=True
     )
-
-
-def _distinct(config: CheckConfig) -> CheckConfig:
-    """Prompts that no cache contains: a random line before each."""
-    line = f"[{secrets.token_hex(4)}]"
-    system = f"{line}\n{config.settings.system_prompt or ''}".strip()
-    return replace(config, settings=replace(config.settings, system_prompt=system))
 
 
 def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: bool, compared: bool) -> Variant:

@@ -98,14 +98,15 @@ def paired_loss(pairs: Sequence[tuple[float, float]]) -> Difference:
 
 def _mean_difference(values: Sequence[float], scale: float) -> Difference:
     """The mean of differences between -scale and scale. Test and interval are Student's of the values and one more at either
-    end, as far from 0 as the values are spread, or as the scale reaches where they are all equal: neither collapses where
-    few samples differ. With a scale of 0, which is unknown, there is no interval."""
+    end, as far from 0 as the values are spread or reach, or as the scale does where they are all equal: neither collapses
+    where few samples differ. With a scale of 0, which is unknown, there is no interval."""
     estimate = mean_of(values)
     if not math.isfinite(estimate.value) or not math.isfinite(scale):
         return Difference(estimate, p_of_zero(estimate, 0))
     if not scale:
         return Difference(replace(estimate, low=None, high=None), 1.0)
-    end = min(scale, max(values) - min(values)) or scale
+    spread = max(values) - min(values)
+    end = min(scale, max(spread, *map(abs, values))) if spread else scale
     padded = mean_of([*values, -end, end])
     assert padded.low is not None and padded.high is not None
     low, high = min(padded.low, estimate.value), max(padded.high, estimate.value)

@@ -3,18 +3,15 @@ known, and the similarity of texts."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-import difflib
-import re
-from typing import Any
 
 TIERS = (("identical", 1.0), ("minor", 0.8), ("moderate", 0.5), ("severe", 0.0))
 _LONG = 2000  # characters above which words are matched instead

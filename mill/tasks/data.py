@@ -129,13 +129,9 @@ def folders_on_search_path(name: str, config: str | None) -> list[Path]:
             folders += [organisation / name for organisation in sorted(root.iterdir())]
         found |= dict.fromkeys(folder / part for folder in folders for part in config_folders(config))
         if not config:
-            found |= dict.fromkeys(only for folder in folders if (only := _only_config(folder)) is not None)
+            inner = [[path for path in folder.iterdir() if path.is_dir()] for folder in folders if folder.is_dir()]
+            found |= dict.fromkeys(paths[0] for paths in inner if len(paths) == 1)
     return [folder for folder in found if folder.is_dir()]
-
-
-def _only_config(folder: Path) -> Path | None:
-    inner = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return inner[0] if len(inner) == 1 else None
 
 
 def splits_in(folder: Path) -> dict[str, Path]:
