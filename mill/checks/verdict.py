@@ -197,7 +197,8 @@ def repeat_verdict(variant: Variant) -> str:
     if not n:
         return f"{UNDECIDED}: every answer is empty"
     if counts["diverged"]:
-        return f"not deterministic: {counts['diverged']} of {n} prompts got different answers over {runs} runs"
+        near = f", {counts['near_ties']} of them first at a near-tie" if counts.get("near_ties") else ""
+        return f"not deterministic: {counts['diverged']} of {n} prompts got different answers over {runs} runs{near}"
     most = (
         ""
         if estimate.low is None

@@ -162,8 +162,7 @@ def unpaired_difference(first: Estimate, second: Estimate) -> Difference:
         share = (first.value * first.n + second.value * second.n) / (first.n + second.n)
         tested = math.sqrt(share * (1 - share) * (1 / first.n + 1 / second.n))
     p = math.erfc(abs(value / tested) / math.sqrt(2)) if tested else 1.0 if not value else math.nan
-    below, above = _combined([(-1.0, first), (1.0, second)])
-    return Difference(Estimate(value, stderr, _minus(value, below), _plus(value, above), n), p)
+    return Difference(_combined([(-1.0, first), (1.0, second)], value, stderr, n), p)
 
 
 def pooled_difference(parts: Sequence[tuple[float, Difference]]) -> Difference:
@@ -174,30 +173,21 @@ def pooled_difference(parts: Sequence[tuple[float, Difference]]) -> Difference:
     if not parts or any(one.stderr is None for _, one in estimates):
         return Difference(Estimate(value, None, None, None, n), math.nan)
     stderr = math.hypot(*(weight * (one.stderr or 0.0) for weight, one in estimates))
-    below, above = _combined(estimates)
-    estimate = Estimate(value, stderr, _minus(value, below), _plus(value, above), n)
+    estimate = _combined(estimates, value, stderr, n)
     return Difference(estimate, p_of_zero(estimate, max(1, n - len(parts))))
 
 
-def _combined(parts: Sequence[tuple[float, Estimate]]) -> tuple[float | None, float | None]:
-    """How far the interval of a weighted sum reaches below and above its value: the square root of the sum of squares of how
-    far those of its summands do (Zou and Donner 2008). So it does not collapse where all samples have equal values."""
+def _combined(parts: Sequence[tuple[float, Estimate]], value: float, stderr: float, n: int) -> Estimate:
+    """A weighted sum whose interval reaches below and above its value by the square root of the sum of squares of how far
+    those of its summands do (Zou and Donner 2008). So it does not collapse where all samples have equal values."""
     below, above = [], []
     for weight, one in parts:
         half = None if one.stderr is None else Z95 * one.stderr
         down = half if one.low is None else one.value - one.low
         up = half if one.high is None else one.high - one.value
         if down is None or up is None:
-            return None, None
+            return Estimate(value, stderr, None, None, n)
         down, up = (down, up) if weight >= 0 else (up, down)
         below.append(weight * down)
         above.append(weight * up)
-    return math.hypot(*below), math.hypot(*above)
-
-
-def _minus(value: float, reach: float | None) -> float | None:
-    return None if reach is None else value - reach
-
-
-def _plus(value: float, reach: float | None) -> float | None:
-    return None if reach is None else value + reach
+    return Estimate(value, stderr, value - math.hypot(*below), value + math.hypot(*above), n)

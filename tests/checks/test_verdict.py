@@ -232,21 +232,3 @@ def test_nan_is_a_fault() -> None:
         0, 0, 400, counts={"nonfinite_positions": 3}, metrics={"kl_mean": Estimate(math.nan, None, None, None, 9)}
     )
     assert explained(variant).startswith("The log-probabilities of 3 positions are NaN or infinite: that is a fault")
-
-
-def test_load_and_repeats() -> None:
-    level = Variant(
-        "concurrency 4",
-        metrics={"failure_rate": rate(0, 18), "match_rate": rate(4, 6)},
-        counts={"samples": 6, "repetitions": 3, "failed": 0, "diverged": 2},
-    )
-    check = Check("stress", ["t"], [Variant("concurrency 1"), level], "concurrency 1")
-    assert explain(check, level) == [
-        "None of 18 requests failed, and up to 18.5 % may (95 % interval).",
-        "2 of 6 texts differ from those at concurrency 1.",
-    ]
-    counts = {"samples": 4, "runs": 5, "failed": 0, "diverged": 0}
-    same = Variant("all", metrics={"identical_rate": rate(4, 4)}, counts=counts)
-    assert explain(Check("determinism", ["t"], [same]), same) == [
-        "4 prompts got the same answer in all of 5 runs; up to 60.2 % of other prompts may not (95 % interval)."
-    ]
