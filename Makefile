@@ -4,7 +4,7 @@
 # Before a release, and not in CI:
 # make fuzz        all cases of the fuzzers; the date is their seed
 # make soak        hundreds of kills, and restarts of real engines
-# make zoo         every architecture in every dtype
+# make zoo         every architecture in every dtype (a dozen are in make test)
 # make mutations   guarantees are switched off one at a time: their tests must fail
 # Each sets up what it needs first.
 PYTHON ?= python3

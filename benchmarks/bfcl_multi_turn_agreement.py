@@ -27,7 +27,7 @@ from typing import Any
 
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
-from mill.execute.tools import execute
+from mill.execute.sample_state import execute_call
 from mill.tasks.bfcl.multi_turn import DIALOGS, MultiTurnTask, split_turns
 from mill.tasks.load import load_builtin, make_task
 
@@ -139,7 +139,7 @@ def executed(task: MultiTurnTask, sample: Sample, dialog: Dialog) -> tuple[list[
     for generated in responses(dialog):
         response = replace(generated, tool_results=())
         for call in response.tool_calls:
-            result = execute(task, sample, call, [*found, response])
+            result = execute_call(task, sample, call, [*found, response])
             response = replace(response, tool_results=(*response.tool_results, result))
         if all(call.arguments is not None for call in response.tool_calls):
             outputs += [one.output if one.name in known else "" for one in response.tool_results]

@@ -24,7 +24,7 @@ from typing import Any
 
 from mill.api.model import StreamContext
 from mill.api.request import LOGLIKELIHOOD, Request
-from mill.execute.choose import ExecutorChoice, make_backend
+from mill.execute.workers import ExecutorChoice, make_backend
 from mill.models.spec.open import open_model, resolve_spec
 from mill.models.spec.parse import Spec
 

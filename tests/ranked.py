@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from mill.execute import ranks
+from mill.runs import ranks
 
 ranks.BEAT_S, ranks.SILENCE_S = 0.3, 8.0
 rank = os.environ["RANK"]

@@ -24,7 +24,7 @@ N = 40
 class ToyModel(MillModel):
     """Answers by hashing the prompt; fails where the prompt contains TOY_FAILS.
 
-    Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds. Cleaning up takes TOY_CLEAN seconds.
+    Every computed request is a line in the file TOY_LOG and takes TOY_DELAY seconds.
     Request number TOY_HOLD of a process is not answered, or not before there is a larger number in the file TOY_HOLD.
     """
 
@@ -37,10 +37,6 @@ class ToyModel(MillModel):
     @property
     def model_name(self) -> str:
         return self.path
-
-    def clean(self) -> None:
-        time.sleep(float(os.environ.get("TOY_CLEAN", 0)))
-        super().clean()
 
     def _note(self, request: Request) -> int:
         time.sleep(float(os.environ.get("TOY_DELAY", 0)))

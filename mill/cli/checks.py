@@ -23,7 +23,7 @@ from mill.options.definitions import CheckOptions
 from mill.options.eval_options import merge
 from mill.options.option import options_of
 from mill.report.checks import as_junit
-from mill.report.markdown import summary_markdown
+from mill.report.sections import summary_markdown
 from mill.support.files import write_atomically
 from mill.support.terminal import echo
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
@@ -108,7 +108,7 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
 
 def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
     from mill.report.checks import print_check
-    from mill.report.markdown import summary_markdown
+    from mill.report.sections import summary_markdown
 
     root = Path(options.output_dir)
     written = [check.save(root)]

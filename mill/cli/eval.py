@@ -12,7 +12,6 @@ from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName
 from mill.api.registry import tasks
 from mill.cli.options import FilePath, argument, given_options, option, options
 from mill.cli.process import interrupted
-from mill.execute.ranks import Ranks
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.eval_options import EvalOptions, merge, read_run_file, run_file_schema
@@ -20,6 +19,7 @@ from mill.options.option import one_call
 from mill.report.scores import print_outcome, print_plan
 from mill.runs.evaluate import Plan
 from mill.runs.plan import plan
+from mill.runs.ranks import Ranks
 from mill.score.run_scores import Outcome
 from mill.support.clocks import take_seconds
 from mill.support.processes import rank, world_size

@@ -17,7 +17,7 @@ from mill.cli.options import NamedChoice, TableFormat, chosen_output_dir, option
 from mill.models.spec.backends import backend_info, backends, task_types
 from mill.models.spec.open import described_arguments, load_model_from_file
 from mill.models.spec.parse import packaged_configs
-from mill.report.listing import TABLE, Listing
+from mill.report.tables import TABLE, Listing
 from mill.store.folder import find_runs
 from mill.store.schema import Manifest, SessionEntry
 from mill.support.terminal import warn

@@ -14,7 +14,7 @@ from mill.api.errors import SpecError, UnknownName
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.eval_options import EvalOptions
 from mill.options.option import Option, one_call, options_of
-from mill.report.listing import LATEX, MARKDOWN, PRINTED
+from mill.report.tables import LATEX, MARKDOWN, PRINTED
 from mill.support.files import check_path
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from mill.checks.glossary import counted
 from mill.cli.options import FilePath
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.text import check_price, make_price, parse_pairs
-from mill.report.listing import LATEX
 from mill.report.plots import (
     FORMS,
     PlotData,
@@ -26,6 +25,7 @@ from mill.report.plots import (
     draw_scores,
     plot_data,
 )
+from mill.report.tables import LATEX
 from mill.score.recorded_run import read_runs
 from mill.support.files import slug, write_atomically
 from mill.support.terminal import echo

@@ -10,7 +10,7 @@ import click
 from mill.api.errors import RunError
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.cli.options import FilePath, TableFormat
-from mill.report.sections import CheckSection, Section, find_sections, only_checks
+from mill.report.sections import CheckSection, Section, find_sections
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import echo, echo_data
 
@@ -59,7 +59,7 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
 
 def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
     from mill.report.checks import as_junit
-    from mill.report.markdown import report_markdown
+    from mill.report.sections import report_markdown
 
     if form == "md":
         return report_markdown(sections, lambda check: judge(check, rules))
@@ -69,7 +69,7 @@ def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Ru
             for section in sections
         ]
         return texts[0] if len(texts) == 1 else "[\n" + ",\n".join(texts) + "]\n"
-    checks = only_checks(sections)
+    checks = [section.check for section in sections if isinstance(section, CheckSection)]
     if not checks:
         raise RunError(f"{path} has evaluation runs and no check; junit is the form of checks: use html, md or json")
     return as_junit([(check, judge(check, rules)) for check in checks])

@@ -14,11 +14,10 @@ from mill.cli.options import FilePath, TableFormat, chosen_output_dir, option, o
 from mill.options.definitions import refuse_unused_image
 from mill.options.option import one_call
 from mill.report.collect import listing, run_rows
-from mill.report.listing import ENDINGS, FORMATS, PARQUET, TABLE, form_of, write_or_print
 from mill.report.pivot import INDEX, STDERR, UNCERTAINTIES, pivot, pivot_listing, read_columns, scores_of
 from mill.report.score_diff import diff_listing, diff_scores, sentence
 from mill.report.scores import print_outcome
-from mill.report.tables import print_table
+from mill.report.tables import ENDINGS, FORMATS, PARQUET, TABLE, form_of, print_table, write_or_print
 from mill.runs.rescore import score_again
 from mill.schedule.cells import Cell, read_cells, unscheduled
 from mill.schedule.jobs import active_jobs

@@ -118,7 +118,10 @@ class Executor:
             try:
                 return self._run_windows(requests)
             except FastPathFailed as failure:
-                self._supersede(failure)
+                warn(f"a fast path was wrong: {failure}; all answers are computed again without it")
+                self.store.supersede()  # those of earlier sessions too: the same fast path gave them
+                self.superseded += 1
+                self.tally.computed = self.tally.failed = self.tally.scored = 0
                 self.tally.requested = self.tally.known = known
 
     def _run_windows(self, requests: Sequence[Request]) -> Answers:
@@ -130,13 +133,6 @@ class Executor:
             for kind, group in by_kind.items():
                 answers |= self._run_kind(kind, group)
         return answers
-
-    def _supersede(self, failure: FastPathFailed) -> None:
-        """All answers of the run are requested again, those of earlier sessions too: the same fast path gave them."""
-        warn(f"a fast path was wrong: {failure}; all answers are computed again without it")
-        self.store.supersede()
-        self.superseded += 1
-        self.tally.computed = self.tally.failed = self.tally.scored = 0
 
     def any_active(self, active: bool) -> bool:
         """Whether another wave is needed: in lock-step, as long as one rank has requests left."""

@@ -1,6 +1,7 @@
-"""An executor backend of several workers that each hold the model: a queue of chunks, and responses in one stream.
+"""Several workers that each hold the model: a queue of chunks, and responses in one stream.
 
-A worker that dies is replaced, and the requests that it had not answered go to others.
+A worker that dies is replaced, and the requests that it had not answered go to others. How a worker is reached is its own
+affair: a thread of this process (workers.py), or an actor of Ray (ray_cluster.py).
 """
 
 from __future__ import annotations
@@ -10,68 +11,74 @@ import contextvars
 import queue
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import chain, islice
+from typing import Protocol
 
 from mill.api.batching import Completed
 from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelBroken, ModelError
+from mill.api.message import Context
 from mill.api.model import StreamContext
-from mill.api.request import Request
+from mill.api.request import GENERATE, MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.execute.executor import ExecutorBackend
-from mill.execute.workers import MAX_DEATHS, Worker, WorkerLost, WorkQueue
 from mill.support.terminal import describe, warn
 
 POLL_S = 0.2
 LEAVE_S = 2.0
+MAX_DEATHS = 3  # of workers on one request, before it is an error
 MAX_FAILED_CHUNKS = 2  # before a worker waits until another one completes a request
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 20.0  # before a lost worker is replaced
 
+Keyed = tuple[str, Response]
+"""A response with the key of its request, which identifies the request across processes."""
+Report = tuple[list[str], dict[str, str]]
+"""The warnings of a worker's model, and which of its execution paths computed the answers, by stage."""
 
-class WorkerState(Enum):
-    """The state of one slot, in which a lost worker is replaced by a new one."""
 
-    STOPPED = "not started yet, or closed"
-    IDLE = "started, without a chunk"
-    BUSY = "computes a chunk"
-    SUSPECT = "failed on every request of several chunks"
-    LOST = "died, or could not start; a new worker is started when there is work"
+class WorkerLost(Exception):
+    """A worker died or its server is gone; the cause need not be a request."""
+
+
+class Worker(Protocol):
+    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
+        """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails. A
+        worker in this process asks the meter before each request."""
+
+    def report(self) -> Report: ...
+
+    def end(self) -> None: ...
 
 
 @dataclass(eq=False)
 class WorkerSlot:
+    """The place of one worker, in which a lost one is replaced."""
+
     number: int
-    state: WorkerState = WorkerState.STOPPED
     worker: Worker | None = None
+    busy: bool = False
+    """Whether it computes a chunk."""
     failed_chunks: int = 0
+    """Chunks of this stream of which it failed on every request."""
+    suspect: bool = False
+    """Whether it waits for another worker to complete a request, as it failed on several chunks."""
     was_lost: bool = False
     starting: threading.Lock = field(default_factory=threading.Lock)
 
 
-# Messages from the threads of the workers to the thread that reads the stream.
-
-
 @dataclass(frozen=True)
-class NewResponses:
-    pairs: list[Completed]
+class Loss:
+    """A worker died, or could not be started."""
 
-
-@dataclass(frozen=True)
-class WorkerDied:
     reason: str
     started: bool
-    """Whether it had started; False where a worker could not be started."""
 
 
-@dataclass(frozen=True)
-class PoolFailed:
-    error: MillError
-
-
-Message = NewResponses | WorkerDied | PoolFailed
+Message = list[Completed] | Loss | MillError
+"""From the threads of the workers to the thread that reads the stream; an error ends it."""
 
 
 class Pool(ExecutorBackend):
@@ -102,7 +109,7 @@ class Pool(ExecutorBackend):
         work = WorkQueue(requests, self.workers)
         self._messages, self._threads = queue.Queue(), []
         for slot in self.slots:
-            slot.failed_chunks = 0
+            slot.failed_chunks, slot.suspect = 0, False
         unused = iter(sorted(self.slots, key=lambda slot: slot.worker is None and slot.was_lost))
 
         def start_thread() -> None:
@@ -126,7 +133,7 @@ class Pool(ExecutorBackend):
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._messages.get_nowait()
-                arrived += message.pairs if isinstance(message, NewResponses) else []
+                arrived += message if isinstance(message, list) else []
         return arrived
 
     def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Completed]:
@@ -134,12 +141,12 @@ class Pool(ExecutorBackend):
         received, deaths = 0, 0
         while received < total and not (work.drained and self._messages.empty()):
             message = self._messages.get()
-            if isinstance(message, PoolFailed):
-                raise message.error
-            if isinstance(message, WorkerDied):
+            if isinstance(message, MillError):
+                raise message
+            if isinstance(message, Loss):
                 self._deaths += message.started
                 # While another worker computes a chunk, one that cannot start is no reason to stop.
-                deaths += message.started or not any(slot.state is WorkerState.BUSY for slot in self.slots)
+                deaths += message.started or not any(slot.busy for slot in self.slots)
                 if deaths > MAX_DEATHS * self.workers + MAX_DEATHS:
                     raise ModelError(f"{deaths} workers died and none has answered since: {message.reason}")
                 event = "died" if message.started else "could not start"
@@ -147,10 +154,10 @@ class Pool(ExecutorBackend):
                 warn(f"a worker {event} ({message.reason}); {action}")
                 start_thread()
                 continue
-            yield from message.pairs
-            if message.pairs:
-                received, deaths = received + len(message.pairs), 0
-            work.done(len(message.pairs))
+            yield from message
+            if message:
+                received, deaths = received + len(message), 0
+            work.done(len(message))
 
     def _join_threads(self) -> None:
         """Wait briefly for the threads; one may still be waiting for a machine."""
@@ -162,67 +169,62 @@ class Pool(ExecutorBackend):
 
     def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
         """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
-        while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
-            left = {request.key: request for request in chunk}
-            try:
-                self._run_chunk(slot, kind, chunk, left, messages)
-                if left:
-                    work.close()  # there was no room for the others
-            except WorkerLost as lost:
-                self._drop(slot)
-                messages.put(WorkerDied(str(lost), started=True))
-                error = f"the worker died each of the {MAX_DEATHS} times it got this request: {lost}"
-                given_up = work.give_back(list(left.values()))
-                messages.put(NewResponses([(request, Response(error=error)) for request in given_up]))
-            except ModelBroken as broken:
-                work.put_back(list(left.values()))  # the chunk may hold only bad requests: others may succeed
-                slot.failed_chunks += 1
-                if not self._wait_for_canary(slot, work):
-                    messages.put(PoolFailed(broken))
-                    return
+        try:
+            while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
                 try:
-                    self._check_canary(slot)
-                except WorkerLost as lost:
-                    messages.put(WorkerDied(str(lost), started=True))
-            except BaseException as error:
-                messages.put(_failure(error))
-                return
-            finally:
-                work.leave()
-        messages.put(NewResponses([]))  # the reader then checks whether the work was closed
+                    self._compute(slot, kind, {request.key: request for request in chunk}, work, messages)
+                finally:
+                    work.leave()
+        except BaseException as error:
+            messages.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+            return
+        messages.put([])  # the reader then checks whether the work was closed
         if slot.worker is not None:
             with contextlib.suppress(WorkerLost):
                 warnings, self._paths[slot.number] = slot.worker.report()
                 self._warnings |= dict.fromkeys(warnings)
 
-    def _run_chunk(
-        self, slot: WorkerSlot, kind: str, chunk: list[Request], left: dict[str, Request], messages: queue.Queue[Message]
+    def _compute(
+        self, slot: WorkerSlot, kind: str, left: dict[str, Request], work: WorkQueue, messages: queue.Queue[Message]
     ) -> None:
+        """Compute the requests of a chunk; those that are `left` where the worker or its model fails go to others."""
+        try:
+            self._stream_chunk(slot, kind, left, messages)
+            if left:
+                work.close()  # there was no room for the others
+        except WorkerLost as lost:
+            self._drop(slot)
+            messages.put(Loss(str(lost), started=True))
+            error = f"the worker died each of the {MAX_DEATHS} times it got this request: {lost}"
+            messages.put([(request, Response(error=error)) for request in work.give_back(list(left.values()))])
+        except ModelBroken:
+            work.put_back(list(left.values()))  # the chunk may hold only bad requests: others may succeed
+            slot.failed_chunks += 1
+            slot.suspect = slot.failed_chunks >= MAX_FAILED_CHUNKS
+            while slot.suspect and self._canary is None and not work.over:
+                if sum(other.suspect for other in self.slots) >= len(self._threads):
+                    raise
+                time.sleep(POLL_S)
+            slot.suspect = False
+            try:
+                self._check_canary(slot)
+            except WorkerLost as lost:
+                messages.put(Loss(str(lost), started=True))
+
+    def _stream_chunk(self, slot: WorkerSlot, kind: str, left: dict[str, Request], messages: queue.Queue[Message]) -> None:
         """Stream the responses; completed requests are removed from `left`."""
         assert slot.worker is not None
-        slot.state = WorkerState.BUSY
+        slot.busy, count = True, len(left)
         try:
-            for responses in slot.worker.stream(kind, chunk, self._meter):
+            for responses in slot.worker.stream(kind, list(left.values()), self._meter):
                 pairs = [(left.pop(key), response) for key, response in responses if key in left]
                 if self._canary is None:
                     self._canary = next((request for request, response in pairs if not response.failed), None)
-                messages.put(NewResponses(pairs))
+                messages.put(pairs)
         finally:
-            slot.state = WorkerState.IDLE
+            slot.busy = False
         if left and self._meter is None:
-            raise ModelError(f"a worker answered {len(chunk) - len(left)} of {len(chunk)} requests")
-
-    def _wait_for_canary(self, slot: WorkerSlot, work: WorkQueue) -> bool:
-        """Whether a worker that failed on whole chunks may continue: another one has completed a request, or still may."""
-        if slot.failed_chunks < MAX_FAILED_CHUNKS:
-            return True
-        slot.state = WorkerState.SUSPECT
-        while self._canary is None and not work.over:
-            if sum(other.state is WorkerState.SUSPECT for other in self.slots) >= len(self._threads):
-                return False
-            time.sleep(POLL_S)
-        slot.state = WorkerState.IDLE
-        return True
+            raise ModelError(f"a worker answered {count - len(left)} of {count} requests")
 
     def _check_canary(self, slot: WorkerSlot) -> None:
         """Send a request that another worker completed; where it fails, drop the worker and raise WorkerLost."""
@@ -243,12 +245,9 @@ class Pool(ExecutorBackend):
             try:
                 self._start(slot, work)
             except WorkerLost as lost:
-                messages.put(WorkerDied(str(lost), started=False))
+                messages.put(Loss(str(lost), started=False))
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
-            except BaseException as error:
-                messages.put(_failure(error))
-                return False
         return slot.worker is not None
 
     def _start(self, slot: WorkerSlot, work: WorkQueue) -> None:
@@ -260,7 +259,6 @@ class Pool(ExecutorBackend):
             if slot.worker is None:
                 close_count = self._close_count
                 slot.worker = self.start_worker(slot.number)
-                slot.state = WorkerState.IDLE
                 if self.servers and slot.was_lost:
                     self._check_canary(slot)
                 if close_count != self._close_count:  # close() was called meanwhile
@@ -269,8 +267,7 @@ class Pool(ExecutorBackend):
             slot.starting.release()
 
     def _drop(self, slot: WorkerSlot) -> None:
-        worker, slot.worker = slot.worker, None
-        slot.state, slot.was_lost = WorkerState.LOST, True
+        worker, slot.worker, slot.was_lost = slot.worker, None, True
         if worker is not None:
             with contextlib.suppress(Exception):  # it is gone already
                 worker.end()
@@ -295,5 +292,113 @@ class Pool(ExecutorBackend):
         self._join_threads()  # before the pool leaves the cluster that a thread uses
 
 
-def _failure(error: BaseException) -> PoolFailed:
-    return PoolFailed(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+SHARE = 0.7  # of an equal split, in the next chunk
+_CHARACTERS_PER_TOKEN = 4
+
+
+class WorkQueue:
+    """Large chunks first and smaller ones towards the end, so that all workers finish together.
+
+    Requests with the same media or a shared prefix are adjacent, and those with the same context are never split: a worker
+    computes what they share once. Thread-safe.
+    """
+
+    def __init__(self, requests: Sequence[Request], workers: int) -> None:
+        groups: dict[Context, list[Request]] = {}
+        for request in requests:
+            groups.setdefault(request.context, []).append(request)
+        ordered = sorted(groups.values(), key=lambda group: group[0].prefix_order)
+        self._untaken = deque((group, sum(map(_cost, group))) for group in ordered)
+        self.groups = len(self._untaken)
+        """The number of distinct contexts: more workers than that would be idle."""
+        self._left = sum(cost for _, cost in self._untaken)
+        self._smallest = self._left / (8 * workers) if workers > 1 else self._left
+        self._workers = workers
+        self._returned: deque[list[Request]] = deque()
+        self._deaths: Counter[str] = Counter()
+        self._open = len(requests)
+        self._taken = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self) -> list[Request] | None:
+        """The next chunk; None when every request is completed. Waits while other workers may still return some."""
+        with self._changed:
+            while not self._untaken and not self._returned and not self.over and not self._closed:
+                self._changed.wait()
+            if self.over or self._closed:
+                return None
+            self._taken += 1
+            return self._returned.popleft() if self._returned else self._next()
+
+    def done(self, count: int) -> None:
+        """Count `count` more requests as completed."""
+        with self._changed:
+            self._open -= count
+            self._changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether every request is completed, or the work was stopped."""
+        return self._open <= 0
+
+    def leave(self) -> None:
+        """A worker is done with its chunk."""
+        with self._changed:
+            self._taken -= 1
+
+    def close(self) -> None:
+        """Give out no more chunks; those that workers have are awaited."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def drained(self) -> bool:
+        """Whether the work was closed and no worker has a chunk any more."""
+        with self._changed:
+            return self._closed and not self._taken
+
+    def stop(self) -> None:
+        """Hand out no more chunks, and await none."""
+        with self._changed:
+            self._open = 0
+            self._changed.notify_all()
+
+    def give_back(self, requests: Sequence[Request]) -> list[Request]:
+        """Return the open requests of a worker that died. From their second death on, chunks are halved, until the request
+        that kills workers is alone; after `MAX_DEATHS` it is not queued again, and returned to the caller."""
+        with self._changed:
+            self._deaths.update(request.key for request in requests)
+            deaths = max((self._deaths[request.key] for request in requests), default=0)
+            if len(requests) == 1 and deaths >= MAX_DEATHS:
+                return list(requests)
+            middle = (len(requests) + 1) // 2 if deaths > 1 else len(requests)
+            self._return(requests[:middle], requests[middle:])
+            return []
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Return the open requests of a worker that is alive."""
+        with self._changed:
+            self._return(requests)
+
+    def _return(self, *parts: Sequence[Request]) -> None:
+        self._returned.extend(list(part) for part in parts if part)
+        self._changed.notify_all()
+
+    def _next(self) -> list[Request]:
+        wanted = max(self._smallest, SHARE * self._left / self._workers)
+        chunk: list[Request] = []
+        taken = 0.0
+        while self._untaken and (not chunk or taken < wanted):
+            group, cost = self._untaken.popleft()
+            chunk += group
+            taken += cost
+        self._left -= taken
+        return chunk
+
+
+def _cost(request: Request) -> float:
+    """A rough estimate of the time a request takes, in characters."""
+    generated = int(request.options.get("max_gen_toks", 0)) if request.kind in (GENERATE, MULTI_ROUND) else 0
+    return 1 + len(request.text) + len(request.continuation) + _CHARACTERS_PER_TOKEN * generated

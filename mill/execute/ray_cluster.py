@@ -17,20 +17,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from mill.api.budget import CallMeter
-from mill.api.consent import Consent, consenting
+from mill.api.consent import Consent, consenting, current_consent
 from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
-from mill.api.model import HasPaths, MillModel, Replicated
-from mill.api.registry import import_file
+from mill.api.model import MillModel, Replicated
+from mill.api.registry import import_file, imported_files
 from mill.api.request import Request
 from mill.compat import silence_node_reports
-from mill.execute.workers import Keyed, Report, WorkerLost, open_replica, stream_chunk, worker_context
+from mill.execute.pool import Keyed, Pool, Report, WorkerLost
+from mill.execute.workers import ExecutorChoice, LocalWorker, open_replica, portable_identity
 from mill.models.spec.parse import Spec
 from mill.support.terminal import CollectingHandler, describe, logger, warn
 
 CLUSTER_TIMEOUT_S = 10.0
 POLL_S = 5.0  # between two checks while a worker starts
 SLOW_START_S = 60.0  # after which a worker that is not ready is reported
-_FAILURES = {kind.__name__: kind for kind in (ModelBroken, FastPathFailed)}
+_FAILURES: dict[str, type[Exception]] = {kind.__name__: kind for kind in (WorkerLost, ModelBroken, FastPathFailed)}
 
 
 class RayWorker:
@@ -79,8 +80,6 @@ class RayWorker:
 def _handle(update: Update) -> None:
     for text in update.warnings:
         warn(text)
-    if update.lost is not None:
-        raise WorkerLost(update.lost)
     if update.failure is not None:
         raise _FAILURES.get(update.failed_as, ModelError)(update.failure)
 
@@ -251,8 +250,8 @@ _FORWARDED = ("MILL_DATA", "MILL_CACHE", "HF_HUB_OFFLINE", "HF_HOME", "HF_TOKEN"
 
 @dataclass(frozen=True)
 class Opening:
-    """What a worker needs to open the model: the spec, the files that register backends, the identity it must have, and what
-    the user allows."""
+    """What a worker needs to open the model: the spec, the files that register backends, the identity it must have, the
+    variables of this machine that it reads (as an argument, which Ray does not log), and what the user allows."""
 
     spec: Spec
     batch_size: int | None
@@ -262,12 +261,6 @@ class Opening:
     consent: Consent
 
 
-def environment(model: MillModel) -> dict[str, str]:
-    """The variables of this machine that a worker needs; keys are sent as actor arguments, which Ray does not log."""
-    own = model.replica_variables() if isinstance(model, Replicated) else ()
-    return {name: os.environ[name] for name in (*_FORWARDED, *own) if name in os.environ}
-
-
 @dataclass(frozen=True)
 class Update:
     """A worker's message: responses with the keys of their requests, warnings to log, and why it cannot continue."""
@@ -275,10 +268,8 @@ class Update:
     responses: list[Keyed]
     warnings: list[str]
     failure: str | None = None
-    failed_as: str = "ModelError"
+    failed_as: str = ""
     """The name of the error, where the command treats it apart."""
-    lost: str | None = None
-    """Why this worker cannot be used any more, though others may."""
 
 
 class ReplicaActor:
@@ -287,7 +278,6 @@ class ReplicaActor:
     def __init__(self) -> None:
         self._logged = CollectingHandler()  # a worker's standard error is not shown: the driver logs these again
         logger.addHandler(self._logged)
-        self._context = worker_context()
 
     def open(self, opening: Opening) -> Update:
         os.environ.update(opening.environment)
@@ -295,54 +285,66 @@ class ReplicaActor:
             for file in opening.files:
                 import_file(file, "file")
             with consenting(opening.consent):
-                self.model = open_replica(opening.spec, opening.batch_size, opening.identity)
-            self.model.load()
-        except WorkerLost as lost:
-            return Update([], self._warnings(), lost=str(lost))
+                self.worker = LocalWorker(open_replica(opening.spec, opening.batch_size, opening.identity))
+            self.worker.model.load()
         except Exception as error:
-            return Update([], self._warnings(), _error_text(error))
-        return Update([], self._warnings())
+            return self._update([], error)
+        return self._update([])
 
     def report(self) -> Report:
-        return self.model.warnings(), self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
+        return self.worker.report()
 
     def stream(self, kind: str, requests: list[Request]) -> Iterator[Update]:
         """Responses as they arrive, a few at a time."""
-        results: queue.Queue[Any] = queue.Queue()
+        results: queue.SimpleQueue[list[Keyed] | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
             try:
-                for responses in stream_chunk(self.model, kind, requests, self._context):
+                for responses in self.worker.stream(kind, requests, None):
                     results.put(responses)
                 results.put(None)
             except BaseException as error:  # a library that calls exit() would leave the driver waiting
                 results.put(error)
 
         threading.Thread(target=work, daemon=True).start()
-        item = results.get()
-        while item is not None:
-            responses, until = [], time.monotonic() + CHUNK_S
-            while isinstance(item, list):
-                responses += item
-                try:
+        item: list[Keyed] | BaseException | None = []
+        while isinstance(item, list):
+            item = results.get()
+            responses, until = list[Keyed](), time.monotonic() + CHUNK_S
+            with contextlib.suppress(queue.Empty):
+                while isinstance(item, list):
+                    responses += item
                     item = results.get(timeout=max(0.0, until - time.monotonic()))
-                except queue.Empty:
-                    item = []
-                    break
-            if isinstance(item, WorkerLost):
-                yield Update(responses, self._warnings(), lost=str(item))
-                return
-            if isinstance(item, BaseException):
-                yield Update(responses, self._warnings(), _error_text(item), failed_as=type(item).__name__)
-                return
-            if responses:
-                yield Update(responses, self._warnings())
-            if item == []:
-                item = results.get()
+            yield self._update(responses, item if isinstance(item, BaseException) else None)
 
-    def _warnings(self) -> list[str]:
-        return self._logged.take()
+    def _update(self, responses: list[Keyed], error: BaseException | None = None) -> Update:
+        if error is None:
+            return Update(responses, self._logged.take())
+        text = str(error) if isinstance(error, (MillError, WorkerLost)) else describe(error)
+        return Update(responses, self._logged.take(), text, type(error).__name__)
 
 
-def _error_text(error: BaseException) -> str:
-    return str(error) if isinstance(error, MillError) else describe(error)
+class RayBackend(Pool):
+    """A pool on Ray; the cluster is joined before the first request, and left at the end."""
+
+    def __init__(self, choice: ExecutorChoice, specs: Sequence[Spec], model: MillModel, workers: int) -> None:
+        super().__init__(self._start_worker, workers, servers=model.is_server)
+        self._cluster = RayCluster(choice.address, workers, choice.gpus_per_worker, model.accelerators)
+        identity = portable_identity(model)
+        chosen = model.replica_arguments() if isinstance(model, Replicated) else {}
+        fixed = [Spec(spec.backend, {**spec.arguments, **chosen}) for spec in specs]
+        own = model.replica_variables() if isinstance(model, Replicated) else ()
+        environment = {name: os.environ[name] for name in (*_FORWARDED, *own) if name in os.environ}
+        shared = (imported_files(), identity, environment, current_consent())
+        self._openings = [Opening(spec, model.batch_size, *shared) for spec in fixed]
+
+    def load(self, requests: Sequence[Request]) -> None:
+        self._cluster.join()
+
+    def _start_worker(self, number: int) -> RayWorker:
+        return self._cluster.start_worker(self._openings[number % len(self._openings)])
+
+    def close(self) -> None:
+        self._cluster.dismiss()
+        super().close()
+        self._cluster.leave()

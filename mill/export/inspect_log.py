@@ -5,10 +5,12 @@ A repeat is an epoch, a metric is a scorer. Samples that are not answered yet ar
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import operator
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,8 @@ from mill.export.run import (
     FAILED,
     FINISHED,
     ExportedRun,
-    Message,
     clean,
     is_number,
-    message_text,
-    messages_before,
     repeat_values,
     shown_text,
     target_text,
@@ -36,6 +35,8 @@ from mill.store.schema import TaskResult
 from mill.support.files import read_bytes, short_name, slug, write_atomically
 from mill.support.terminal import utf8
 
+Message = Mapping[str, Any]
+"""As `mill.api.message.Message.to_json` writes it."""
 _STATUS = {FINISHED: "success", FAILED: "error"}
 _OPTIONS = ("temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty")
 
@@ -185,7 +186,7 @@ def _sample(run: ExportedRun, row: SampleRow, sample: RunSample, repeat: int) ->
 def _messages(row: SampleRow, sample: RunSample, repeat: int) -> tuple[list[Any], list[Any]]:
     """All messages of a repeat, and those that were given to the model at first. The last messages of the assistant are
     responses, with the results of their calls behind them; earlier ones are examples."""
-    given, responses = messages_before(sample, repeat), sample.responses[repeat]
+    given, responses = _messages_before(sample, repeat), sample.responses[repeat]
     before = [_message(message) for message in given]
     answers = [index for index, message in enumerate(before) if message.role == "assistant"]
     generated = answers[len(answers) - (len(responses) - 1) :] if sample.messages else []
@@ -204,11 +205,29 @@ def _messages(row: SampleRow, sample: RunSample, repeat: int) -> tuple[list[Any]
     return [*before, answer, *_tool_results(responses[-1])], before[:first]
 
 
+def _messages_before(one: RunSample, repeat: int) -> list[Message]:
+    """The messages that the last response of a repeat answers: of a dialog, those that were sent to a server as JSON, or one
+    of the user."""
+    if repeat < len(one.messages):
+        return list(one.messages[repeat])
+    if one.sent.startswith("[{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(one.sent)
+            if isinstance(found, list) and all(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in found):
+                return found
+    return [{"role": "user", "content": one.sent}]
+
+
 def _message(message: Message) -> Any:
-    """A message of a prompt or of an earlier round."""
+    """A message of a prompt or of an earlier round; images, audio and videos are their names."""
     from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageTool, ChatMessageUser
 
-    text, role = message_text(message), message.get("role")
+    content, role = message.get("content"), message.get("role")
+    text = str(content or "")
+    if isinstance(content, list):
+        parts = [(str(part.get("type", "text")), part) for part in content if isinstance(part, Mapping)]
+        named = ((kind, str(part.get(kind) or "")) for kind, part in parts)
+        text = "\n".join(shown if kind == "text" else f"<{kind} {shown}>".replace(" >", ">") for kind, shown in named)
     if role == "assistant":
         return ChatMessageAssistant(content=text, source="input")
     if role == "tool":

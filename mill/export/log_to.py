@@ -14,21 +14,27 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mill
 from mill.api.errors import MillError, SpecError
-from mill.export.run import ExportedRun
-from mill.export.target import Target, names_taking, parse_target
 from mill.store.folder import MANIFEST, RunFolder
 from mill.support.processes import rank
 from mill.support.secrets import redact_text
 from mill.support.terminal import echo_data, logger, one_line, warn
+
+if TYPE_CHECKING:
+    from mill.export.target import Target
 
 LONGEST_S = 60.0  # that an export may take before it is ended
 
 
 def check_trackers(targets: Sequence[str]) -> None:
     """Refuse, before a run, names that are no trackers and trackers that are not installed."""
+    if not targets:  # most runs: what follows imports all exporters
+        return
+    from mill.export.target import names_taking, parse_target
+
     for target in map(parse_target, targets):
         if not target.exporter.is_tracker:
             trackers = names_taking("project")
@@ -42,7 +48,9 @@ def logged_to(folder: RunFolder, targets: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if rank() == 0 and (folder.path / MANIFEST).exists():
+        if targets and rank() == 0 and (folder.path / MANIFEST).exists():
+            from mill.export.target import parse_target
+
             for target in map(parse_target, targets):
                 _export(folder, target)
 
@@ -77,6 +85,8 @@ def _export(folder: RunFolder, target: Target) -> None:
 
 
 def main() -> None:
+    from mill.export.run import ExportedRun
+    from mill.export.target import parse_target
     from mill.export.tracker import track
 
     folder, root, target = json.load(sys.stdin)

@@ -7,8 +7,6 @@ surrogates, which no other format can store.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,6 @@ from mill.runs.manifest import shown_command
 from mill.store.folder import MANIFEST, RunFolder, find_runs
 from mill.store.sample_row import FAILED as FAILED_SAMPLE
 from mill.store.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row
-from mill.store.samples import RunSample
 from mill.store.schema import BenchmarkResult, Manifest, Results, SessionEntry, TaskResult
 from mill.store.session import spent_so_far
 from mill.support.files import json_text
@@ -254,10 +251,6 @@ def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _LATEST = 253402300799  # the last second of the year 9999
 
@@ -278,20 +271,11 @@ def _time(text: str) -> datetime:
         return _EPOCH
 
 
-Message = Mapping[str, Any]
-"""As `mill.api.message.Message.to_json` writes it."""
-
-
 def shown_text(responses: Sequence[Response]) -> str | None:
     """The text or label of the last response; None for log-probabilities and errors."""
     if not responses:
         return None
     return responses[-1].text if responses[-1].text is not None else responses[-1].label
-
-
-def messages_before(one: RunSample, repeat: int) -> list[Message]:
-    """The messages that the last response of a repeat answers."""
-    return list(one.messages[repeat]) if repeat < len(one.messages) else prompt_messages(one.sent)
 
 
 def repeat_values(row: SampleRow, repeat: int) -> dict[str, Any]:
@@ -301,29 +285,3 @@ def repeat_values(row: SampleRow, repeat: int) -> dict[str, Any]:
 
 def target_text(row: SampleRow) -> str:
     return "" if row.target is None else str(row.target)
-
-
-def prompt_messages(prompt: str) -> list[Message]:
-    """The messages of a prompt: those that were sent to a server as JSON, else one of the user."""
-    if prompt.startswith("[{"):
-        try:
-            found = json.loads(prompt)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, list) and all(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in found):
-            return found
-    return [{"role": "user", "content": prompt}]
-
-
-def message_text(message: Message) -> str:
-    """The text of a message; images, audio and videos by their names."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return str(content or "")
-    texts = []
-    for part in content:
-        if isinstance(part, Mapping):
-            kind = str(part.get("type", "text"))
-            shown = f"<{kind} {part.get(kind) or ''}>".replace(" >", ">")
-            texts.append(str(part.get("text") or "") if kind == "text" else shown)
-    return "\n".join(texts)

@@ -302,7 +302,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     @property
     def run(self) -> RunConfig:
         """What a run is made of beside its model and tasks."""
-        from mill.execute.choose import ExecutorChoice
+        from mill.execute.workers import ExecutorChoice
         from mill.metrics.repeats import read_repeat_metrics
         from mill.models.spec.parse import Spec, make_spec
         from mill.runs.evaluate import RunConfig

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.errors import import_pandas
 from mill.plan.sampling import describe_choice, is_random
-from mill.report.listing import Listing
-from mill.report.tables import number, shown_name
+from mill.report.tables import Listing, number, shown_name
 from mill.score.recorded_run import RecordedRun, read_runs
 from mill.store.folder import RunFolder
 from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, failed_samples

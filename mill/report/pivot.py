@@ -14,8 +14,7 @@ from mill.metrics.differences import direction, unpaired_difference
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
 from mill.report.collect import mean_name, run_rows
-from mill.report.listing import Listing
-from mill.report.tables import dash, number, shown_name
+from mill.report.tables import Listing, dash, number, shown_name
 from mill.score.recorded_run import RecordedRun
 
 INDEX = ("model", "settings", "benchmark", "task", "n_shots", "metric")

@@ -15,8 +15,7 @@ from mill.checks.score_difference import PairedRuns, ScoreDifference, ValueCache
 from mill.metrics.differences import direction
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import holm
-from mill.report.listing import Listing
-from mill.report.tables import dash, number, shown_name
+from mill.report.tables import Listing, dash, number, shown_name
 from mill.score.recorded_run import RecordedRun, read_runs
 from mill.store.sample_row import FAILED, SampleRow
 from mill.store.schema import TaskResult

@@ -1,19 +1,22 @@
-"""What a report is about: the checks and the evaluation runs in a folder, what ran in each, and the index of several."""
+"""What a report is about: the checks and the evaluation runs in a folder, what ran in each, and the index of several; as
+GitHub-flavoured Markdown, in which no name, message or text of a model is markup."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import RunError
 from mill.api.task import RenderSettings
+from mill.checks.gate import RuleOutcome
 from mill.checks.result import FILE, FOLDER, Check, read_check
 from mill.checks.subjects import CHECK_RUNS
 from mill.checks.verdict import first_sentences
-from mill.report.scores import result_warnings
-from mill.report.tables import number
+from mill.report.checks import details, explanations, metric_groups, task_table
+from mill.report.scores import COLUMNS, NUMBERS, result_warnings, score_table
+from mill.report.tables import escape, number
 from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs
 from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, main_metric
 from mill.support.files import json_text
@@ -225,29 +228,75 @@ def _read_check(path: Path) -> CheckSection:
     return CheckSection(check, check_about(check, path / FILE if path.is_dir() else path))
 
 
-def only_checks(sections: Sequence[Section]) -> list[Check]:
-    return [section.check for section in sections if isinstance(section, CheckSection)]
+def report_markdown(sections: Sequence[Section], judge: Callable[[Check], Sequence[RuleOutcome]]) -> str:
+    """Every section, below an index where there are several."""
+    texts, rows = [], list[list[str]]()
+    for number_of, section in enumerate(sections, 1):
+        if isinstance(section, CheckSection):
+            check = section.check
+            texts.append(summary_markdown(check, judge(check), section.about))
+            labels, against = ", ".join(variant.label for variant in check.variants), f" against {check.baseline}"
+            name = f"{labels}{against if check.against else ''} on {', '.join(check.tasks)}"
+            kind, when, result = check.command, check.created, "; ".join(first_sentences(check.variants))
+        else:
+            texts.append(run_markdown(section))
+            kind, name, when, result = "eval", section.name, section.when, section.main_scores
+        rows.append([f"[{kind}](#section-{number_of})", *map(escape, (name, when, result))])
+    if len(texts) == 1:
+        return texts[0]
+    anchored = [f'<a id="section-{number_of}"></a>\n\n{text}' for number_of, text in enumerate(texts, 1)]
+    return "\n".join([*_table(("what", "name", "when", "result"), rows), "", *anchored])
 
 
-@dataclass(frozen=True)
-class IndexRow:
-    """A section in the index; `anchor` is the id of its heading."""
+def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = (), about: Sequence[tuple[str, About]] = ()) -> str:
+    """A check with the outcomes of its rules."""
+    lines = [f"### mill {escape(check.command)}: {escape(', '.join(check.tasks))}", ""]
+    lines += [f"**{escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
+    lines += [f"{escape(paragraph)}\n" for paragraph in explanations(check)]
+    lines += [
+        f"- `{outcome.rule.option} {outcome.rule.text}`: {outcome.status} ({escape(outcome.message)})"
+        for outcome in outcomes
+    ]
+    lines += [""] if outcomes else []
+    if check.against:
+        lines += [f"Baseline: **{escape(check.baseline)}**", ""]
+    labels = [escape(variant.label) for variant in check.variants]
+    rows: list[list[str]] = []
+    for group, members in metric_groups(check.variants):
+        rows.append([f"**{group}**", *[""] * len(labels)])
+        rows += [list(map(escape, row.texts)) for row in members]
+    lines += _table(("metric", *labels), rows, numbers=labels)
+    for variant in check.variants:
+        columns, texts = task_table(check, variant)
+        if texts:
+            lines += ["", *_table(list(map(escape, columns)), [map(escape, row) for row in texts], numbers=columns[1:])]
+    warnings = [f"- {escape(variant.label)}: {escape(line)}" for variant in check.variants for line in details(variant)]
+    settings = [f"- settings: {escape(text)}"] if about and (text := listed(check.settings)) else []
+    models = [_about_line(label, facts) for label, facts in about]
+    return "\n".join(
+        [*lines, "", *warnings, *(f"- {escape(warning)}" for warning in check.warnings), *models, *settings, ""]
+    )
 
-    kind: str
-    name: str
-    when: str
-    result: list[str]
-    anchor: str
+
+def run_markdown(run: RunSection) -> str:
+    """A run: its scores, warnings and failures. Its samples are on the page."""
+    lines = [f"### mill eval: {escape(run.name)}", ""]
+    lines += [f"**{escape(run.unfinished)}**", ""] if run.unfinished else []
+    if run.tasks:
+        rows = [list(map(escape, row)) for row in score_table(run.tasks, run.benchmarks, "–")]
+        lines += [*_table(COLUMNS, rows, numbers=NUMBERS), ""]
+    lines += [f"- {escape(warning)}" for warning in run.warnings]
+    lines += [f"- {escape(path)}" for path in run.computed_by]
+    lines += [_about_line("", run.about), f"- run: {escape(str(run.path))}, {escape(run.when)}", ""]
+    return "\n".join(lines)
 
 
-def index_rows(sections: Sequence[Section]) -> list[IndexRow]:
-    return [_row(section, f"section-{number}") for number, section in enumerate(sections, 1)]
+def _about_line(label: str, about: About) -> str:
+    facts = ", ".join(f"{name} {value}" for name, value in about)
+    return f"- {escape(f'{label}: {facts}' if label else facts)}"
 
 
-def _row(section: Section, anchor: str) -> IndexRow:
-    if not isinstance(section, CheckSection):
-        return IndexRow("eval", section.name, section.when, [section.main_scores], anchor)
-    check = section.check
-    labels = [variant.label for variant in check.variants]
-    name = f"{', '.join(labels)}{f' against {check.baseline}' if check.against else ''} on {', '.join(check.tasks)}"
-    return IndexRow(check.command, name, check.created, first_sentences(check.variants), anchor)
+def _table(columns: Sequence[str], rows: Iterable[Iterable[str]], numbers: Sequence[str] = ()) -> list[str]:
+    """The cells are escaped already."""
+    ruler = ("---:" if column in numbers else "---" for column in columns)
+    return [f"| {' | '.join(cells)} |" for cells in (columns, ruler, *rows)]

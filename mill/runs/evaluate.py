@@ -23,18 +23,17 @@ from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
 from mill.api.task import Benchmark, RenderSettings
-from mill.execute.choose import ExecutorChoice, make_backend
 from mill.execute.executor import Answers, Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
-from mill.execute.ranks import LockStepExecutor, Ranks
 from mill.execute.sample_state import SampleState, run_samples
+from mill.execute.workers import ExecutorChoice, make_backend
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.plan.sampling import SampleChoice, SampleGroup
 from mill.plan.task_plan import TaskPlan
 from mill.runs import manifest
 from mill.runs.adaptive import DecisionStages, PrecisionStages, Stages, answer_in_stages, make_orders
-from mill.runs.multi_rank import RankShare, check_same_plan
+from mill.runs.ranks import LockStepExecutor, Ranks, RankShare, check_same_plan
 from mill.runs.samples_ahead import SamplesAhead
 from mill.score.judging import JudgeRunner, judge_failures
 from mill.score.results import changed_data, stopped_text, write_results

@@ -8,8 +8,8 @@ from mill.api.budget import Prices
 from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, Priced
-from mill.execute.choose import LOCAL, check_servers
 from mill.execute.meter import JUDGE, MODEL
+from mill.execute.workers import LOCAL, check_servers
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from mill.api.consent import current_consent
 from mill.api.errors import DataError, RunError, SpecError
 from mill.sandbox import runner
-from mill.sandbox.bubblewrap import Bubblewrap
-from mill.sandbox.isolation import DEFAULT_IMAGE, Container, Sandbox, Unisolated
+from mill.sandbox.isolation import DEFAULT_IMAGE, Bubblewrap, Container, Sandbox, Unisolated
 
 if TYPE_CHECKING:
     from mill.api.task import Task

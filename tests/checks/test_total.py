@@ -23,7 +23,7 @@ from mill.checks.result import Check, Variant, read_check
 from mill.checks.subjects import Pass
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
-from mill.report.markdown import summary_markdown
+from mill.report.sections import summary_markdown
 from mill.view.offline import check_page
 from tests.fuzz.cases import examples
 

@@ -15,8 +15,7 @@ from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall
-from mill.execute.sample_state import SampleState
-from mill.execute.tools import execute, run_tools
+from mill.execute.sample_state import SampleState, execute_call, run_tools
 from mill.runs.rescore import score_again
 from mill.sandbox import chosen_sandbox
 from mill.score.run_scores import Outcome
@@ -52,7 +51,7 @@ def run(out: Path, limit: int = 40, **settings: object) -> Outcome:
     ],
 )
 def test_the_model_gets_the_result_of_every_call(call: ToolCall, outcome: str, output: str) -> None:
-    result = execute(make_task("toy_agent"), Sample("0", {"question": "q"}), call)
+    result = execute_call(make_task("toy_agent"), Sample("0", {"question": "q"}), call)
     assert result.outcome == outcome and result.output.startswith(output)
 
 
@@ -60,7 +59,7 @@ def test_a_tool_that_does_not_return_is_left_behind(monkeypatch: pytest.MonkeyPa
     task, over = make_task("toy_agent"), threading.Event()
     monkeypatch.setattr(type(task), "tool_timeout_s", 0.01)
     monkeypatch.setattr(type(task), "call_tool", lambda *given: str(over.wait()))
-    result = execute(task, Sample("0", {"question": "q"}), ToolCall.parse("hang", {}))
+    result = execute_call(task, Sample("0", {"question": "q"}), ToolCall.parse("hang", {}))
     over.set()
     assert (result.outcome, result.output) == (TIMED_OUT, "the tool gave no answer in 0.01 s")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
-from mill.execute.workers import MAX_DEATHS, WorkQueue
+from mill.execute.pool import MAX_DEATHS, WorkQueue
 
 CONTEXTS = st.sampled_from(["", "a", "ab", "<user> a", "long " * 50]) | st.tuples(
     st.builds(Message, st.sampled_from(["user", "system"]), st.sampled_from(["a", "b"]))
@@ -90,16 +90,6 @@ def test_requests_that_kill_workers_are_given_up_and_all_others_complete(
     assert sorted(map(requests.index, given_up)) == sorted(poison)
     assert ids(completed + given_up) == ids(requests)
     assert all(MAX_DEATHS <= deaths[id(request)] <= MAX_DEATHS + count.bit_length() for request in given_up)
-
-
-def test_returned_requests_are_next_and_halved_from_the_second_death_on() -> None:
-    requests = distinct_requests(8)
-    queue = WorkQueue(requests, 1)
-    assert queue.give_back(queue.take() or []) == []
-    whole = queue.take() or []
-    assert len(whole) == 8
-    queue.give_back(whole)
-    assert [len(queue.take() or []) for _ in range(2)] == [4, 4]
 
 
 def test_questions_about_one_image_are_adjacent() -> None:

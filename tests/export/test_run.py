@@ -5,14 +5,32 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mill.export.run import ExportedRun, clean, flatten
 from mill.export.tracker import tracked
-from mill.store.folder import RunFolder
 from tests.export.made_runs import KEY, evaluate, only_run
+
+Edit = Callable[[Callable[[dict[str, Any]], object]], ExportedRun]
+
+
+@pytest.fixture
+def edited(odd_run: ExportedRun, tmp_path: Path) -> Edit:
+    """A copy of the run, read again after a change of its manifest."""
+    shutil.copytree(odd_run.folder.path.parents[1], tmp_path / "copy")
+
+    def edit(change: Callable[[dict[str, Any]], object]) -> ExportedRun:
+        file = only_run(tmp_path / "copy").folder.path / "manifest.json"
+        manifest = json.loads(file.read_text())
+        change(manifest)
+        file.write_text(json.dumps(manifest))
+        return only_run(tmp_path / "copy")
+
+    return edit
 
 
 def test_samples_are_counted(odd_run: ExportedRun) -> None:
@@ -37,17 +55,10 @@ def test_a_moved_run_is_the_same_and_an_extended_one_too(tmp_path: Path) -> None
     assert tracked(extended).step == 4 and tracked(first).state != tracked(extended).state
 
 
-def test_a_run_without_an_id_is_known_by_its_folders_and_its_first_session(tmp_path: Path) -> None:
-    run = evaluate(tmp_path, "odd_text", "--limit", "1")
-    file = run.folder.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    del manifest["id"]
-    file.write_text(json.dumps(manifest))
-    old = only_run(tmp_path)
-    assert old.uid != run.uid and old.uid == only_run(tmp_path).uid
-    manifest["sessions"][0]["id"] = "another"
-    file.write_text(json.dumps(manifest))
-    assert only_run(tmp_path).uid != old.uid
+def test_a_run_without_an_id_is_known_by_its_folders_and_its_first_session(odd_run: ExportedRun, edited: Edit) -> None:
+    old = edited(lambda manifest: manifest.pop("id"))
+    assert old.uid != odd_run.uid and old.uid == edited(lambda manifest: None).uid
+    assert edited(lambda manifest: manifest["sessions"][0].update(id="another")).uid != old.uid
 
 
 def test_metrics_have_errors_intervals_and_counts(odd_run: ExportedRun) -> None:
@@ -103,15 +114,13 @@ def test_no_key_is_exported(odd_run: ExportedRun) -> None:
     assert KEY[:10] not in shown and "***" in shown
 
 
-def test_keys_in_a_manifest_of_another_origin_are_removed(tmp_path: Path) -> None:
-    run = evaluate(tmp_path, "odd_text", "--limit", "1")
-    file = run.folder.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["model"]["arguments"] |= {"api_key": KEY, "base_url": f"http://me:{KEY}@host/v1"}
-    manifest["judge"] = f"openai-compat[api_key={KEY}]"
-    manifest["sessions"][0]["command"] = f"mill eval http://me:{KEY}@host gsm8k --api_key {KEY}"
-    file.write_text(json.dumps(manifest))
-    entry = tracked(only_run(tmp_path))
+def test_keys_in_a_manifest_of_another_origin_are_removed(edited: Edit) -> None:
+    def add_keys(manifest: dict[str, Any]) -> None:
+        manifest["model"]["arguments"] |= {"api_key": KEY, "base_url": f"http://me:{KEY}@host/v1"}
+        manifest["judge"] = f"openai-compat[api_key={KEY}]"
+        manifest["sessions"][0]["command"] = f"mill eval http://me:{KEY}@host gsm8k --api_key {KEY}"
+
+    entry = tracked(edited(add_keys))
     assert KEY[:10] not in json.dumps([entry.params, entry.tags])
     assert entry.params["model_args.base_url"] == "http://me:***@host/v1"
 
@@ -121,11 +130,6 @@ def test_names_and_parameters() -> None:
     assert flatten({"a": {"b": 1, "c": None}, "d": [1, "x"], "e": ""}, "p.") == {"p.a.b": "1", "p.d": '[1, "x"]'}
 
 
-def test_times_of_a_damaged_session_do_not_matter(tmp_path: Path) -> None:
-    run = evaluate(tmp_path, "odd_text", "--limit", "1")
-    file = run.folder.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    manifest["sessions"][0] |= {"started": "yesterday", "seconds": 1e300}
-    file.write_text(json.dumps(manifest))
-    found = ExportedRun.read(RunFolder(run.folder.path))
+def test_times_of_a_damaged_session_do_not_matter(edited: Edit) -> None:
+    found = edited(lambda manifest: manifest["sessions"][0].update(started="yesterday", seconds=1e300))
     assert (found.started.year, found.ended.year) == (1970, 9999)

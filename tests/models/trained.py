@@ -31,7 +31,6 @@ COMMON = {
     "pad_token_id": 1,
     "initializer_range": 0.1,
 }
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_chunk_size": 16}
 DELTA_NET = {
     "head_dim": 16,
@@ -41,25 +40,12 @@ DELTA_NET = {
     "linear_value_head_dim": 16,
     "layer_types": ["linear_attention", "full_attention"],
 }
-MLA = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16}
-
 ATTENTION: dict[str, dict[str, Any]] = {
     "llama": {},
-    "gemma3_text": {"head_dim": 16, "sliding_window": 64},
-    "qwen3_moe": {"head_dim": 16, "num_experts": 4, **EXPERTS},
-    "deepseek_v3": {
-        **MLA,
-        **EXPERTS,
-        "num_key_value_heads": 4,
-        "n_routed_experts": 4,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-    },
+    "qwen3_moe": {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
 }
 """Families whose layers move information between tokens by attention alone."""
 HYBRID: dict[str, dict[str, Any]] = {
-    "qwen3_5_text": DELTA_NET,
     "granitemoehybrid": {
         **MAMBA,
         "layer_types": ["mamba", "attention"],

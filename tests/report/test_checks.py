@@ -13,7 +13,7 @@ from mill.checks.result import Check, Variant
 from mill.metrics.estimate import around
 from mill.metrics.paired import rate
 from mill.report.checks import details, print_check
-from mill.report.markdown import summary_markdown
+from mill.report.sections import summary_markdown
 
 HOSTILE = "a|b <script>alert(1)</script> [x](http://y) **c** `d` _e_ &lt; \\"
 

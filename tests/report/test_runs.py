@@ -16,8 +16,15 @@ from mill.checks.gate import RuleOutcome
 from mill.checks.result import Check, Variant
 from mill.cli.main import run as main
 from mill.metrics.paired import rate
-from mill.report.markdown import report_markdown
-from mill.report.sections import CheckSection, RunSection, check_about, find_sections, manifest_about, read_run
+from mill.report.sections import (
+    CheckSection,
+    RunSection,
+    check_about,
+    find_sections,
+    manifest_about,
+    read_run,
+    report_markdown,
+)
 from mill.store.folder import RunFolder, find_runs
 from mill.store.schema import Results
 from mill.view.offline import results_page

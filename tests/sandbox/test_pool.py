@@ -16,8 +16,7 @@ from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
 from mill.bridges.lm_eval.task import CodeEval
 from mill.sandbox import has_module, require_imports, run_programs, run_python
-from mill.sandbox.bubblewrap import Bubblewrap
-from mill.sandbox.isolation import Sandbox, popen
+from mill.sandbox.isolation import Bubblewrap, Sandbox, popen
 from mill.sandbox.programs import run_program
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +107,7 @@ def test_an_ordinary_user_has_the_same_sandbox(tmp_path: Path) -> None:
     programs = ["assert 1", "open('/etc/passwd')", "import os; assert os.getuid() == 4711 and os.getgid() == 4711"]
     script = f"""
 import sys; sys.path.insert(0, {str(code)!r})
-from mill.sandbox.bubblewrap import Bubblewrap
+from mill.sandbox.isolation import Bubblewrap
 from mill.sandbox.programs import run_program
 print([run_program(Bubblewrap(), program, 10).outcome for program in {programs!r}])
 """

@@ -90,9 +90,8 @@ def test_it_is_forbidden_for_one_command(mill: Mill, remote_code_model: tuple[st
 
 
 def test_workers_on_ray_refuse_forbidden_remote_code(remote_code_model: tuple[str, Path]) -> None:
-    from mill.execute.choose import RAY, ExecutorChoice, RayBackend
-    from mill.execute.ray_cluster import Opening, ReplicaActor
-    from mill.execute.workers import portable_identity
+    from mill.execute.ray_cluster import Opening, RayBackend, ReplicaActor
+    from mill.execute.workers import RAY, ExecutorChoice, portable_identity
     from mill.models.spec.open import open_model
     from mill.models.spec.parse import parse_spec
 

@@ -18,7 +18,7 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, ToolCall
-from mill.execute.tools import execute
+from mill.execute.sample_state import execute_call
 from mill.sandbox import chosen_sandbox
 from mill.tasks.agent import FunctionTool, bash_tool, file_tools, python_tool
 from mill.tasks.gsm8k import GSM8KPython
@@ -107,7 +107,7 @@ def _command_lines() -> str:
     "name", ["../notes.txt", "./notes.txt", "/dev/zero", "/etc/passwd", "notes.txt/", 3, None, ["x"], {}]
 )
 def test_no_other_file_is_read(name: Any) -> None:
-    result = execute(Files("files"), Sample("0", {}), ToolCall.parse("read_file", {"name": name}))
+    result = execute_call(Files("files"), Sample("0", {}), ToolCall.parse("read_file", {"name": name}))
     assert result.outcome == ERROR and "milk" not in result.output and "\n" not in result.output
 
 

@@ -21,7 +21,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.api.tools import MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall, ToolResult
 from mill.cli.main import run
-from mill.execute.tools import execute
+from mill.execute.sample_state import execute_call
 from mill.score.run_scores import Outcome
 from mill.tasks.bfcl import multi_turn
 from mill.tasks.bfcl.multi_turn import DIALOGS, MORE_FUNCTIONS, MOST_STEPS, MultiTurnTask
@@ -259,7 +259,7 @@ def test_what_a_call_gives_the_model(package: Path) -> None:
     sample, _ = task().samples()
 
     def result(call: ToolCall, *before: Response) -> tuple[str, str]:
-        found = execute(task(), sample, call, [*before, Response(text="", tool_calls=(call,))])
+        found = execute_call(task(), sample, call, [*before, Response(text="", tool_calls=(call,))])
         return found.outcome, found.output
 
     assert result(ToolCall.parse("close_ticket", {"number": 5})) == (
@@ -295,9 +295,9 @@ def test_a_call_that_never_ends_or_takes_all_memory_is_stopped(package: Path, mo
         file.write_text(source.replace("def list_tickets(self):", f"{body}\n\n    def other(self):"))
         made = task()
         begun = Response(text="", tool_calls=(first, second))
-        result = execute(made, sample, first, [begun])
+        result = execute_call(made, sample, first, [begun])
         assert result.outcome == outcome and result.output.startswith(output)
-        after = execute(made, sample, second, [replace(begun, tool_results=(result,))])
+        after = execute_call(made, sample, second, [replace(begun, tool_results=(result,))])
         assert after.outcome == outcome  # a turn whose call took too long goes no further
         assert (made.next_round(sample, RenderSettings(), [replace(begun, tool_results=(result, after))]) is None) == (
             outcome == TIMED_OUT

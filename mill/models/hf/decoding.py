@@ -175,7 +175,7 @@ class Decoder:
         def plain() -> list[float]:
             return sequence.sampler.replayed().gaps(logits(), prompt.ids, generated)
 
-        self.fast.verify(paths.DECODING, length, [0.0] * len(generated), plain, self.fast.token_noise)
+        self.fast.verify(paths.DECODING, length, [0.0] * len(generated), plain)
 
     def _plain_media(self, inputs: MediaInputs, rows: Sequence[MediaRow], decoded: Sequence[list[Any]]) -> list[Response]:
         """Answers to rows of one shape that share decoding options."""

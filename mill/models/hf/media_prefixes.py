@@ -185,9 +185,13 @@ class MediaPrefixes:
         """Compute a row again by the plain path, where it is its turn."""
         row, fast, length = one.row, self._fast, len(shared.ids)
         if fast.is_due(paths.SCORING, length) or fast.samples(paths.SCORING, row.request.key):
-            noise = fast.token_noise * max(map(len, row.spans)) ** 0.5
+            tokens = max(map(len, row.spans))
             fast.verify(
-                paths.SCORING, length, scores_of(found), lambda: self._plain_scores(row, self.inputs.load(row)), noise
+                paths.SCORING,
+                length,
+                scores_of(found),
+                lambda: self._plain_scores(row, self.inputs.load(row)),
+                tokens=tokens,
             )
 
     def _plain_scores(self, row: MediaRow, decoded: list[Any]) -> list[float]:
@@ -221,15 +225,12 @@ def score_media(
     lengths = batch["attention_mask"].sum(dim=1).tolist()
     with torch.inference_mode():
         logits = model(**batch, use_cache=False).logits
-    scored = [_scored_row(row, length) for row, length in zip(rows, lengths, strict=True)]
+    scored = [  # after the last token of a row, or at its last `tail` tokens
+        Row([], [Span(length - 1 - row.tail, span) for span in row.spans], row.requests)
+        for row, length in zip(rows, lengths, strict=True)
+    ]
     answers = span_scores(logits, scored, first=0)
     return [_responses(inputs, row, length, scores) for row, length, scores in zip(rows, lengths, answers, strict=True)]
-
-
-def _scored_row(row: MediaRow, length: int) -> Row:
-    """A row with the positions of its spans: after its last token, or at its last `tail` tokens."""
-    start = length - 1 - row.tail
-    return Row([], [Span(start, span) for span in row.spans], row.requests)
 
 
 def _responses(inputs: MediaInputs, row: MediaRow, length: int, scores: list[tuple[float, bool]]) -> list[Response]:

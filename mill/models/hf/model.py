@@ -58,8 +58,10 @@ class TransformersModel(TokenModel):
             raise SpecError(f"hf[max_context_length={max_context_length}]: at least 2 tokens are needed")
         if batch_size is not None and batch_size < 1:
             raise SpecError(f"hf[batch_size={batch_size}]: at least 1 is needed; leave it out for auto")
-        if fsdp:
-            sharding.check_ranks()
+        if fsdp and world_size() == 1:
+            raise SpecError(
+                "hf[fsdp=true] shards weights over ranks: start with torchrun --nproc_per_node N -m mill eval ..."
+            )
         self.checkpoint = Checkpoint(
             locate(path, revision),
             dtype=dtype,
@@ -72,7 +74,9 @@ class TransformersModel(TokenModel):
         self.max_context_length, self.batch_size = max_context_length, batch_size or (1 if exact else None)
         self.use_chat_template, self.add_bos_token = use_chat_template, add_bos_token
         self.video_frames, self.exact, self.lock_step = video_frames, exact, fsdp
-        self.startup: Startup = Startup(self.checkpoint, lambda: self.tokens, self._load_parts, shares=not self._unshared)
+        self.startup: Startup = Startup(
+            self.checkpoint, lambda: self.tokens, lambda: self.fast_path, shares=not self._unshared
+        )
         self._log = PathLog()
         self._model: Any = None
         self._eos_ids: list[int] = []
@@ -173,18 +177,15 @@ class TransformersModel(TokenModel):
             if self.lock_step:
                 self._passes = sharding.shard(network)
             self._eos_ids = take_eos_ids(network, self.tokens.tokenizer)
-            self._compare_vocabularies(network)
+            with contextlib.suppress(Exception):  # a tokenizer may be third-party code
+                known, rows = len(self.tokens.tokenizer), network.get_input_embeddings().weight.shape[0]
+                if known > rows:
+                    others = "a request with one of the others fails"
+                    warn(f"{self.model_name}: the tokenizer has {known} tokens, the model {rows}; {others}")
             with contextlib.suppress(Exception):  # a model may be third-party code, and only a report needs it
                 self._device = read_device(network)
             self._model = network
         return self._model
-
-    def _compare_vocabularies(self, network: Any) -> None:
-        with contextlib.suppress(Exception):  # a tokenizer may be third-party code
-            known, rows = len(self.tokens.tokenizer), network.get_input_embeddings().weight.shape[0]
-            if known > rows:
-                others = "a request with one of the others fails"
-                warn(f"{self.model_name}: the tokenizer has {known} tokens, the model {rows}; {others}")
 
     @cached_property
     def fast_path(self) -> FastPath:
@@ -214,10 +215,6 @@ class TransformersModel(TokenModel):
     def _unshared(self) -> str:
         """Why an argument forbids prefix sharing: with `fsdp` all ranks must compute the same passes."""
         return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""
-
-    def _load_parts(self) -> None:
-        """The model, and the proof that its rows may be computed together."""
-        _ = self.fast_path
 
     def load(self) -> None:
         self.startup.load()

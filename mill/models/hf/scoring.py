@@ -152,9 +152,8 @@ class Scorer:
         def plain() -> list[float]:
             return scores_of(score_rows(self.model, [row])[0])
 
-        noise = self.fast.token_noise * max(len(span.tokens) for span in row.spans) ** 0.5
-        known = None if wanted is None else scores_of(wanted)
-        self.fast.verify(paths.SCORING, len(row.ids), scores_of(found), plain, noise, known)
+        tokens, known = max(len(span.tokens) for span in row.spans), None if wanted is None else scores_of(wanted)
+        self.fast.verify(paths.SCORING, len(row.ids), scores_of(found), plain, tokens=tokens, wanted=known)
 
     def _check_sampled(self, sampled: list[tuple[Row, list[Response]]]) -> None:
         sampled.sort(key=lambda pair: len(pair[0].ids))

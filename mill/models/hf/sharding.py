@@ -12,16 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 from mill.api.batching import Completed
-from mill.api.errors import MillError, ModelError, SpecError
-from mill.support.processes import local_rank, world_size
+from mill.api.errors import MillError, ModelError
+from mill.support.processes import local_rank
 from mill.support.terminal import describe
 
 PASS_TIMEOUT = timedelta(minutes=10)
-
-
-def check_ranks() -> None:
-    if world_size() == 1:
-        raise SpecError("hf[fsdp=true] shards weights over ranks: start with torchrun --nproc_per_node N -m mill eval ...")
 
 
 class ShardedPasses:

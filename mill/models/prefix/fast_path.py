@@ -122,13 +122,15 @@ class FastPath:
         length: int,
         found: Sequence[float],
         plain: Callable[[], Sequence[float]],
-        noise: float,
+        *,
+        tokens: int = 1,
         wanted: Sequence[float] | None = None,
     ) -> None:
-        """Compare a row with the plain path, whose results are `wanted` if they are known. A fast path that fails is
-        switched off, and what it answered is computed again."""
+        """Compare a row with the plain path, whose results are `wanted` if they are known; a result is the sum of at most so
+        many `tokens`. A fast path that fails is switched off, and what it answered is computed again."""
         try:
             with phase(VERIFYING):
+                noise = self.token_noise * tokens**0.5
                 self.log.verified[stage].check(self.model, length, found, plain, noise, wanted)
         except FastPathFailed as failure:
             self.guard()  # which would be why

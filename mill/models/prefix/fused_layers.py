@@ -136,11 +136,13 @@ def _find_layers(model: Any) -> list[Part]:
                 classes[type(module)] = _same_mlp(module)
             if classes[type(module)]:
                 found.append((module, "forward", _GatedMLP(module)))
+    if not on_cuda:
+        return found
     names = {type(module).__module__ for module in model.modules() if type(module).__name__.endswith("Attention")}
     size = ANY_SIZE  # that for which the kernel is compiled ahead, where the config names it
     with suppress(Exception):
         size = fused_kernels.head_size(model.config.get_text_config().to_dict())
-    for source in [sys.modules.get(name) for name in sorted(names)] if on_cuda else []:
+    for source in [sys.modules.get(name) for name in sorted(names)]:
         rotation = getattr(source, ROTATION, None)
         if rotation is not None and _same_rotation(rotation, first, size):
             found.append((source, ROTATION, _Rotation(rotation)))

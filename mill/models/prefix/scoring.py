@@ -47,7 +47,7 @@ def forward_rows(model: Any, rows: Sequence[Row]) -> tuple[torch.Tensor, int]:
     keep = longest - first
     with torch.inference_mode():
         arguments: dict[str, Any] = {"use_cache": False}
-        if takes_logits_to_keep(model):
+        if "logits_to_keep" in inspect.signature(model.forward).parameters:
             arguments["logits_to_keep"] = keep
         return model(input_ids=ids.to(model.device), **arguments).logits[:, -keep:], first
 
@@ -76,10 +76,6 @@ def score_documents(model: Any, documents: Sequence[Sequence[Row]], budget: int,
             totals[owner] += answer.score if answer.score is not None else float("nan")
             tokens[owner] += answer.output_tokens or 0
     return [Response(score=total, prompt_tokens=count, output_tokens=0) for total, count in zip(totals, tokens, strict=True)]
-
-
-def takes_logits_to_keep(model: Any) -> bool:
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
 
 
 OUT_OF_MEMORY = "out of memory"

@@ -256,7 +256,9 @@ def _embedded_inputs(model: Any, pack: PackLayout) -> dict[str, torch.Tensor]:
         assert segment.prefix is not None
         positions.append(segment.prefix.positions_of(segment.start, segment.end))
     position_ids = on_device(torch.cat(positions, dim=1), model.device)
-    return {"inputs_embeds": embeddings[None], "position_ids": _by_axis(position_ids)}
+    # (1, tokens), or (axes, 1, tokens), as models take them
+    by_axis = position_ids if len(position_ids) == 1 else position_ids[:, None]
+    return {"inputs_embeds": embeddings[None], "position_ids": by_axis}
 
 
 def _covered(pack: PackLayout) -> Iterator[tuple[int, EmbeddedPrefix, int, int]]:
@@ -293,8 +295,3 @@ def _adding(model: Any, pack: PackLayout) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def _by_axis(positions: torch.Tensor) -> torch.Tensor:
-    """Positions of one row as models take them: (1, tokens), or (axes, 1, tokens)."""
-    return positions if len(positions) == 1 else positions[:, None]

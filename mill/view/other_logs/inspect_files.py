@@ -11,7 +11,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -218,36 +218,18 @@ class InspectSample(Struct):
 
 
 _HEADER = struct.Struct("<4s22xHH")  # of a member: signature, then the lengths of its name and of its extra field
+_NO_ZIP = zipfile.BadZipFile, NotImplementedError, ArithmeticError, ValueError, EOFError, OSError, struct.error
 _ZSTANDARD = 93
 _MOST_RATIO = 1000  # of all members' size to the file's, where they exceed 1 GiB
 _MOST_TOTAL = 1 << 30
 
 
-class ZipMembers:
-    """The members of a zip file by name. Where a name is used twice the last counts, as in inspect_ai."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._handle: IO[bytes] = open_regular(file)
+@contextmanager
+def zip_members(file: Path) -> Iterator[dict[str, Callable[[], bytes]]]:
+    """What reads each member of a zip file, by name. Where a name is used twice the last counts, as in inspect_ai."""
+    with open_regular(file) as handle:
         try:
-            self._members = self._listed()
-        except BaseException:
-            self._handle.close()
-            raise
-
-    def __enter__(self) -> ZipMembers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handle.close()
-
-    @property
-    def names(self) -> list[str]:
-        return list(self._members)
-
-    def _listed(self) -> dict[str, zipfile.ZipInfo]:
-        try:
-            with zipfile.ZipFile(self._handle) as archive:
+            with zipfile.ZipFile(handle) as archive:
                 members = {info.filename: info for info in archive.infolist()}
         except (
             zipfile.BadZipFile,
@@ -258,37 +240,34 @@ class ZipMembers:
             OSError,
             struct.error,
         ) as error:
-            raise RunError(f"{self.file} is not a valid zip file: {error}") from error
-        size = os.fstat(self._handle.fileno()).st_size
+            raise RunError(f"{file} is not a valid zip file: {error}") from error
+        size = os.fstat(handle.fileno()).st_size
         if sum(info.compress_size for info in members.values()) > size:
-            raise RunError(f"{self.file} is not valid: its members overlap")
+            raise RunError(f"{file} is not valid: its members overlap")
         total = sum(info.file_size for info in members.values())
         if total > max(_MOST_TOTAL, _MOST_RATIO * size):
-            raise RunError(f"{self.file} is not valid: {size:,} bytes would become {total:,}")
-        return members
+            raise RunError(f"{file} is not valid: {size:,} bytes would become {total:,}")
+        yield {name: partial(_read_member, handle, info, f"{file}, member {name},") for name, info in members.items()}
 
-    def read(self, name: str) -> bytes:
-        """A member; refused where it is larger than MOST_LINE, damaged, or not as large as the file says."""
-        info, where = self._members[name], f"{self.file}, member {name},"
-        if max(info.file_size, info.compress_size) > MOST_LINE:
-            raise RunError(f"{where} is larger than {MOST_LINE >> 20} MiB")
-        if info.flag_bits & 1:
-            raise RunError(f"{where} is encrypted")
-        try:
-            data = _decompressed(self._raw(info), info)
-        except (ArithmeticError, ValueError, OSError, struct.error, zlib.error) as error:
-            raise RunError(f"{where} cannot be decompressed: {error}") from error
-        if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-            raise RunError(f"{where} is damaged: its size or checksum is wrong")
-        return data
 
-    def _raw(self, info: zipfile.ZipInfo) -> bytes:
-        self._handle.seek(info.header_offset)
-        signature, name, extra = _HEADER.unpack(self._handle.read(_HEADER.size))
+def _read_member(handle: IO[bytes], info: zipfile.ZipInfo, where: str) -> bytes:
+    """Refused where it is larger than MOST_LINE, damaged, or not as large as the file says."""
+    if max(info.file_size, info.compress_size) > MOST_LINE:
+        raise RunError(f"{where} is larger than {MOST_LINE >> 20} MiB")
+    if info.flag_bits & 1:
+        raise RunError(f"{where} is encrypted")
+    try:
+        handle.seek(info.header_offset)
+        signature, name, extra = _HEADER.unpack(handle.read(_HEADER.size))
         if signature != b"PK\x03\x04":
             raise ValueError("it does not begin with a header")
-        self._handle.seek(name + extra, os.SEEK_CUR)
-        return self._handle.read(info.compress_size)
+        handle.seek(name + extra, os.SEEK_CUR)
+        data = _decompressed(handle.read(info.compress_size), info)
+    except (ArithmeticError, ValueError, OSError, struct.error, zlib.error) as error:
+        raise RunError(f"{where} cannot be decompressed: {error}") from error
+    if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
+        raise RunError(f"{where} is damaged: its size or checksum is wrong")
+    return data
 
 
 def _decompressed(raw: bytes, info: zipfile.ZipInfo) -> bytes:
@@ -326,23 +305,23 @@ def open_inspect_log(file: Path) -> Iterator[InspectLog]:
     if file.suffix != ".eval":
         yield _json_log(file)
         return
-    with ZipMembers(file) as members:
-        yield _eval_log(members)
+    with zip_members(file) as members:
+        yield _eval_log(file, members)
 
 
-def _eval_log(members: ZipMembers) -> InspectLog:
+def _eval_log(file: Path, members: Mapping[str, Callable[[], bytes]]) -> InspectLog:
     """A `.eval` file. One that was not finished has its start in `_journal`."""
 
     def read(member: str) -> Any:
-        return parse_json(members.read(member), f"{members.file}, {member},", RunError)
+        return parse_json(members[member](), f"{file}, {member},", RunError)
 
-    name = "header.json" if "header.json" in members.names else "_journal/start.json"
-    if name not in members.names:
-        raise RunError(f"{members.file} is not a log of inspect_ai: it has no header.json")
-    log = InspectLog(_header(read(name), f"{members.file}, {name},"))
-    for member in members.names:
+    name = "header.json" if "header.json" in members else "_journal/start.json"
+    if name not in members:
+        raise RunError(f"{file} is not a log of inspect_ai: it has no header.json")
+    log = InspectLog(_header(read(name), f"{file}, {name},"))
+    for member in members:
         if found := _SAMPLE.fullmatch(member):
-            epoch = int(found[2]), f"{members.file}, {member},", partial(read, member)
+            epoch = int(found[2]), f"{file}, {member},", partial(read, member)
             log.epochs.setdefault(found[1], []).append(epoch)
     return log
 

@@ -13,7 +13,7 @@ from mill.api.model import StreamContext, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.models.hf import startup
 from mill.models.hf.model import TransformersModel
-from mill.models.hf.startup import Tokenized, first_part
+from mill.models.hf.startup import Tokenized
 from mill.models.prefix.trie import make_trie
 from mill.models.tokens.tokenizer import Tokens
 
@@ -62,16 +62,6 @@ def test_requests_that_were_tokenized_while_weights_loaded_give_the_same_scores(
     assert [found[one].score for one in requests] == [one.score for one in plain.loglikelihood(requests)]
     early.startup.prepare(requests)  # weights are loaded already
     assert early.startup.ahead.scored is None
-
-
-def test_the_first_part_ends_where_another_subject_begins(in_parts: object) -> None:
-    assert first_part(questions()) == 20
-    assert first_part(questions(count=1)) == 12  # too few for two parts
-    assert first_part(questions(SUBJECTS[:1], 20)) == 80  # all share a prefix
-    mixed = [request for number in range(20) for request in questions(count=20)[number * 4 :: 80]]
-    assert first_part(mixed) == len(mixed)  # the same prefixes come again
-    ends_in_two = [Request(LOGLIKELIHOOD, f"{number // 2} yes no", " A") for number in range(60)]
-    assert first_part(ends_in_two) == 16
 
 
 def test_a_part_is_tokenized_while_the_one_before_it_is_computed(

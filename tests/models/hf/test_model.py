@@ -27,10 +27,8 @@ from mill.models.hf import checkpoint
 from mill.models.hf.checkpoint import Checkpoint
 from mill.models.hf.model import TransformersModel
 from mill.models.hf.startup import Startup
-from mill.models.prefix.scoring import score_rows
 from mill.models.spec.open import open_model
 from mill.models.tokens.pairs import make_pair
-from mill.models.tokens.rows import shared_rows
 from tests.waiting import DEADLINE_S
 
 PAIRS = [
@@ -92,13 +90,6 @@ def test_the_argmax_continuation_is_greedy(tiny_model: Path) -> None:
     context, text = whole[0]
     likeliest, other = model.loglikelihood(pairs((context, text), (context, " zzz")))
     assert likeliest.is_greedy and not other.is_greedy
-
-
-def test_choices_of_one_token_share_one_row(tiny_model: Path) -> None:
-    model = hf(tiny_model)
-    requests = pairs(*[("what is the answer ?", f" {letter}") for letter in "ABCD"], ("the", " fox jumps"))
-    rows = shared_rows(requests, model.tokens.pairs(requests))
-    assert [len(row.requests) for row in rows] == [4, 1]
 
 
 def test_bos_is_added_once_if_the_tokenizer_has_it(tiny_model: Path, tiny_model_without_bos: Path) -> None:
@@ -245,21 +236,6 @@ def test_a_dialog_without_a_chat_template_is_refused(tiny_model: Path, tmp_path:
 def test_max_gen_toks_that_leaves_no_room_for_a_prompt_is_refused(tiny_model: Path) -> None:
     with pytest.raises(ModelError, match=r"of 64 tokens leaves no room.*context of 32 tokens: lower --max_tokens"):
         hf(tiny_model, max_context_length=32).generate_until(prompts("the", max_gen_toks=64))
-
-
-def test_out_of_memory_halves_the_batch_and_answers_everything(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sizes = hf(tiny_model, batch_size=5, exact=True), []
-
-    def short_of_memory(network: Any, rows: Any) -> Any:
-        sizes.append(len(rows))
-        if len(rows) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return score_rows(network, rows)
-
-    wanted = [answer.score for answer in model.loglikelihood(pairs(*PAIRS))]
-    monkeypatch.setattr("mill.models.hf.scoring.score_rows", short_of_memory)
-    assert [answer.score for answer in model.loglikelihood(pairs(*PAIRS))] == pytest.approx(wanted, abs=2e-5)
-    assert sizes[:2] == [5, 2]
 
 
 def test_identity_is_the_weights_content_and_what_reaches_the_logits(tiny_model: Path, tmp_path: Path) -> None:
@@ -481,31 +457,6 @@ def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     model.clean()
 
 
-@pytest.mark.parametrize("device", ["cpu", "other"])
-def test_a_tokenizer_loads_beside_weights_that_are_copied(
-    tiny_model: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mill.models.hf.checkpoint.LOADED_IN_A_THREAD", (device,))
-    load, threads = files.load_tokenizer, []
-
-    def noted(*given: Any, **named: Any) -> Any:
-        threads.append(threading.current_thread() is threading.main_thread())
-        return load(*given, **named)
-
-    monkeypatch.setattr("mill.models.files.load_tokenizer", noted)
-    model = hf(tiny_model)
-    model.load()
-    assert threads == [device != "cpu"]
-    assert model.loglikelihood(pairs(*PAIRS))[0].score is not None
-
-    def fails(*given: Any, **named: Any) -> None:
-        raise ModelError("cannot load the tokenizer")
-
-    monkeypatch.setattr("mill.models.files.load_tokenizer", fails)
-    with pytest.raises(ModelError, match="cannot load the tokenizer"):
-        hf(tiny_model).load()
-
-
 def test_the_tokens_of_an_answer_that_a_stop_string_ends_do_not_depend_on_its_batch(tiny_model: Path) -> None:
     model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu", exact=True)
     options = generation_options(max_gen_toks=12, until=["e", "A", "t", "o"])
@@ -633,9 +584,15 @@ def test_a_continuation_without_tokens_has_no_score(tiny_model: Path, monkeypatc
     assert answer.error == "the continuation has no tokens in the vocabulary of this model"
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"logprobs": 2}])
+@pytest.mark.parametrize(
+    ("value", "exact", "options"),
+    [
+        (math.nan, False, {}),
+        (math.inf, False, {"temperature": 1.0}),
+        (math.nan, True, {"logprobs": 2}),
+        (math.inf, True, {}),
+    ],
+)
 def test_logits_that_are_not_numbers_are_no_answer(
     tiny_model: Path, tmp_path: Path, exact: bool, options: dict[str, Any], value: float
 ) -> None:

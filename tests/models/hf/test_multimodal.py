@@ -48,7 +48,7 @@ from tests.models.hf.plain_multimodal import (
     write_film,
 )
 from tests.plans import prepare
-from tests.vlm import AUDIO_RATE, AUDIO_WINDOW_S, CONTEXT, MAKERS
+from tests.vlm import AUDIO_RATE, AUDIO_WINDOW_S, MAKERS
 
 MODALITIES = {
     "qwen3_vl": {"text", "image", "video"},
@@ -98,8 +98,7 @@ def test_modalities_are_read_from_the_processor_without_weights(zoo: Zoo, tmp_pa
     assert model.capabilities.supports_logprobs and model.has_chat_template()
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(("name", "batch_size"), [("llava", 1), *((name, 4) for name in MAKERS)])
 def test_loglikelihoods_equal_plain_transformers_in_any_batch(zoo: Zoo, name: str, batch_size: int) -> None:
     answers = zoo.open(name, batch_size=batch_size).loglikelihood([scored(*pair) for pair in pairs(name)])
     assert_scores(answers, zoo.scores(name))
@@ -110,23 +109,13 @@ def test_loglikelihoods_equal_plain_transformers_in_any_batch(zoo: Zoo, name: st
     assert [(answer.prompt_tokens, answer.truncated_tokens) for answer in answers] == [(length, 0) for length in before]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(("name", "batch_size"), [("llava", 1), *((name, 4) for name in MAKERS)])
 def test_greedy_answers_equal_plain_generate_in_any_batch(zoo: Zoo, name: str, batch_size: int) -> None:
     plain = zoo.plain(name)
     answers = zoo.open(name, batch_size=batch_size).generate_until([asked(parts) for parts in cases(name)])
     assert [answer.text for answer in answers] == [plain.answer(parts) for parts in cases(name)]
     assert [answer.prompt_tokens for answer in answers] == [len(plain.ids(plain.text(*p), p)) for p in cases(name)]
     assert len({answer.text for answer in answers}) == len(answers)
-
-
-@pytest.mark.parametrize("name", ["llava", "idefics3", "qwen3_vl"])
-def test_several_images_keep_their_positions_in_the_dialog(zoo: Zoo, name: str) -> None:
-    one, two, three = IMAGES[:3]
-    several = [("A :", one, "B :", two, "yes or no ?"), ("A :", two, "B :", one, "yes or no ?"), (three, "it", three, "is")]
-    answers = zoo.open(name, batch_size=3).loglikelihood([scored(parts, " a cat") for parts in several])
-    assert_scores(answers, [zoo.plain(name).score(parts, " a cat") for parts in several])
-    assert abs((answers[0].score or 0) - (answers[1].score or 0)) > 0.01
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
@@ -151,8 +140,7 @@ def test_texts_alone_are_answered_beside_media_in_the_order_of_requests(zoo: Zoo
     assert texts == [plain.answer(parts) for parts in several]
 
 
-@pytest.mark.parametrize("as_parts", [False, True])
-@pytest.mark.parametrize("name", ["llava", "qwen2_vl"])
+@pytest.mark.parametrize(("name", "as_parts"), [("llava", False), ("qwen2_vl", True)])
 def test_a_dialog_without_media_reaches_the_template_with_its_text(zoo: Zoo, name: str, as_parts: bool) -> None:
     model, plain = zoo.open(name), zoo.plain(name)
     questions = [*QUESTIONS[:2], "is this text an image , a video or audio ?"]
@@ -177,7 +165,7 @@ def test_a_context_of_text_alone_goes_to_the_model_as_it_is(zoo: Zoo, name: str)
     assert [answer.text for answer in texts] == [plain.answer((), text) for text in QUESTIONS]
 
 
-@pytest.mark.parametrize("name", ["llava", "qwen3_vl", "qwen2_audio"])
+@pytest.mark.parametrize("name", ["qwen3_vl", "qwen2_audio"])
 def test_a_dialog_of_several_turns_keeps_its_media_in_their_turns(zoo: Zoo, name: str) -> None:
     (first, question), (second, other) = cases(name)[:2]
     turns: list[Any] = [("system", ["yes or no"]), ("user", [first, question]), ("assistant", ["a cat"])]
@@ -287,10 +275,9 @@ def test_add_bos_token_holds_for_requests_with_images(zoo: Zoo, value: str) -> N
     assert answer.score == pytest.approx(float(score), abs=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("name", WATCHING)
-def test_videos_of_frames_equal_plain_transformers_in_any_batch(zoo: Zoo, name: str, batch_size: int) -> None:
-    model, plain = zoo.open(name, batch_size=batch_size), zoo.plain(name)
+def test_videos_of_frames_equal_plain_transformers(zoo: Zoo, name: str) -> None:
+    model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
     watched = list(zip(VIDEOS, QUESTIONS, strict=True))
     pairs = [(parts, continuation) for parts in watched for continuation in CONTINUATIONS[1:3]]
     answers = model.loglikelihood([scored(*pair) for pair in pairs])
@@ -324,7 +311,7 @@ def test_a_long_video_is_sampled_as_its_processor_does(zoo: Zoo, arguments: dict
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # transformers' own reader is deprecated in torchvision
-@pytest.mark.parametrize("name", WATCHING)
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
 def test_scores_and_answers_to_video_files_equal_those_of_transformers_on_the_files(
     zoo: Zoo, tmp_path: Path, name: str
 ) -> None:
@@ -336,22 +323,10 @@ def test_scores_and_answers_to_video_files_equal_those_of_transformers_on_the_fi
     assert_scores(model.loglikelihood([scored(parts, " a cat") for parts in watched]), expected)
     texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
     assert texts == [plain.answer(parts) for parts in watched]
-    assert (abs(expected[0][0] - expected[1][0]) > 0.1) is (name != "qwen2_vl")
+    assert abs(expected[0][0] - expected[1][0]) > 0.1
     if name == "qwen2_5_vl":
         seconds = [plain.inputs(plain.text(*parts), parts)["second_per_grid_ts"].item() for parts in watched]
         assert seconds == [2.5, 0.25]
-
-
-def test_frames_with_a_rate_are_timed_as_those_of_a_file(zoo: Zoo, tmp_path: Path) -> None:
-    import av
-
-    file = write_film(tmp_path / "film.mp4", frames(6, 20, 32, 16), rate=5)
-    with av.open(str(file)) as container:
-        shown = [frame.to_image() for frame in container.decode(video=0)]
-    sources = [Media(VIDEO, file), Media(VIDEO, shown, 5.0), Media(VIDEO, shown, 10.0)]
-    requests = [scored((media, "what ?"), " a cat") for media in sources]
-    answers = zoo.open("qwen2_5_vl", batch_size=3).loglikelihood(requests)
-    assert answers[0].score == answers[1].score != answers[2].score
 
 
 @pytest.mark.parametrize(
@@ -388,7 +363,7 @@ def test_images_and_videos_share_a_request_and_a_call(zoo: Zoo, name: str) -> No
     assert texts == [plain.answer(parts) for parts in several]
 
 
-@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100])
+@pytest.mark.parametrize("rate", [8_000, 44_100])
 def test_audio_at_another_rate_is_resampled_to_the_models(zoo: Zoo, rate: int) -> None:
     samples = make_audio(8, 0.6, rate)
     stereo = np.stack([samples, make_audio(9, 0.6, rate)], axis=1)
@@ -444,9 +419,7 @@ def bad_audio(folder: Path) -> dict[str, Media]:
     ("name", "make_bad", "good"),
     [
         ("llava", bad_images, IMAGES),
-        ("qwen2_vl", bad_images, IMAGES),
         ("qwen2_vl", bad_videos, VIDEOS),
-        ("qwen2_5_vl", bad_videos, VIDEOS),
         ("qwen2_audio", bad_audio, CLIPS),
     ],
 )
@@ -487,12 +460,6 @@ def test_a_prompt_that_does_not_fit_with_its_media_is_an_error_and_never_truncat
         assert answer.text is None and answer.score is None
 
 
-def test_images_that_alone_exceed_the_models_own_positions_are_an_error(zoo: Zoo) -> None:
-    crowd = ([make_image(seed) for seed in range(CONTEXT // 16 + 1)], "what ?")
-    (answer,) = zoo.open("llava").loglikelihood([scored((*crowd[0], crowd[1]), " a cat")])
-    assert f"the context has {CONTEXT}" in (answer.error or "")
-
-
 def test_scores_that_are_not_numbers_are_errors(zoo: Zoo, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -526,7 +493,7 @@ def test_a_sampled_answer_to_an_image_does_not_depend_on_its_batch(zoo: Zoo) -> 
     assert together != [zoo.plain("llava").answer(parts) for parts in cases("llava")]
 
 
-@pytest.mark.parametrize("name", ["llava", "qwen3_vl"])
+@pytest.mark.parametrize("name", ["llava"])
 def test_half_precision_takes_media(zoo: Zoo, name: str) -> None:
     model = opened(zoo.folder(name), dtype="bfloat16", batch_size=2)
     answers = model.loglikelihood([scored(parts, " a cat") for parts in cases(name)])
@@ -654,16 +621,6 @@ def test_a_dry_run_of_images_loads_no_weights(
     assert "cifar10_mcq" in shown and "12/12" in shown and "48" in shown
 
 
-@pytest.mark.parametrize("name", ["llava"])
-def test_input_tokens_are_counted_with_the_text_around_media_or_not_reported(zoo: Zoo, name: str) -> None:
-    (counted,) = zoo.open(name).input_tokens([[scored(parts, " a cat") for parts in cases(name)]])
-    tokenizer = zoo.plain(name).processor.tokenizer
-    texts = [zoo.plain(name).text(*parts) + " a cat" for parts in cases(name)]  # a placeholder for each image
-    assert counted is None or counted.count >= sum(
-        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts
-    )
-
-
 def test_media_that_the_model_does_not_take_are_refused(zoo: Zoo) -> None:
     model, plain = zoo.open("llava"), zoo.plain("llava")
     several = [(VIDEOS[0], "what ?"), (IMAGES[0], "it is"), (IMAGES[0], VIDEOS[0], "yes ?")]
@@ -694,9 +651,7 @@ def test_media_that_the_chat_template_leaves_out_are_errors_of_their_requests(zo
             assert [answer.error for answer in answers] == errors
 
 
-@pytest.mark.parametrize(
-    ("name", "token"), [("llava", "<image>"), ("qwen2_vl", "<|image_pad|>"), ("qwen2_vl", "<|video_pad|>")]
-)
+@pytest.mark.parametrize(("name", "token"), [("llava", "<image>"), ("qwen2_vl", "<|video_pad|>")])
 def test_a_text_that_spells_a_placeholder_has_the_same_error_in_any_company(zoo: Zoo, name: str, token: str) -> None:
     spelled = [(IMAGES[0], f"what {token} is it ?"), (f"{token} what", IMAGES[0], "is it ?")]
     others = [(IMAGES[0], f"{question} {number}") for question in QUESTIONS for number in range(3)]

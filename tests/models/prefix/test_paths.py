@@ -94,59 +94,37 @@ def test_a_dry_run_and_the_manifest_say_which_path_runs_and_why(
     assert "prefix sharing is off: its layers move information between tokens without attention" in caplog.text
 
 
-def test_unsupported_attention_switches_to_padded_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = [answer.score for answer in opened(tiny_model, exact=True).loglikelihood(choices())]
-    model = opened(tiny_model)
-    assert model.prefix_sharing
-
-    def unsupported(*_: Any) -> Any:
-        raise Unsupported("its attention takes sinks")
-
-    monkeypatch.setattr(Pack, "attend", unsupported)
-    assert [answer.score for answer in model.loglikelihood(choices())] == pytest.approx(wanted, abs=1e-4)
-    assert not model.prefix_sharing
-    model.generate_until(prompts())
-    assert model.execution_paths() == {
-        "scoring": "padded (its attention takes sinks): 6 requests",
-        "decoding": "plain batches (its attention takes sinks): 3 requests",
-    }
+UNSUPPORTED = Unsupported("its attention takes sinks")
+BROKEN = TypeError("'NoneType' object is not subscriptable")
 
 
-@pytest.mark.parametrize("kind", ["scoring", "decoding"])
+@pytest.mark.parametrize(
+    ("part", "error", "reason"),
+    [
+        (Pack, UNSUPPORTED, "its attention takes sinks"),
+        (Pack, BROKEN, f"a pass failed: TypeError: {BROKEN}"),
+        (DecodingStep, BROKEN, f"a pass failed: TypeError: {BROKEN}"),
+    ],
+)
 def test_a_fast_path_that_fails_leaves_its_requests_to_the_plain_one(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, part: Any, error: Exception, reason: str
 ) -> None:
     def failing(*_: Any) -> Any:
-        raise TypeError("'NoneType' object is not subscriptable")
+        raise error
 
     plain, model = opened(tiny_model, exact=True), opened(tiny_model)
     assert model.prefix_sharing
-    if kind == "scoring":
-        monkeypatch.setattr(Pack, "attend", failing)
+    monkeypatch.setattr(part, "attend", failing)
+    if part is Pack:
         found, wanted = (one.loglikelihood(choices()) for one in (model, plain))
         assert [answer.score for answer in found] == pytest.approx([answer.score for answer in wanted], abs=1e-4)
     else:
-        monkeypatch.setattr(DecodingStep, "attend", failing)
         found, wanted = (one.generate_until(prompts()) for one in (model, plain))
         assert [answer.text for answer in found] == [answer.text for answer in wanted]
     assert not any(answer.failed for answer in found)
     assert not model.prefix_sharing
     ((path),) = model.execution_paths().values()
-    assert "(a pass failed: TypeError: 'NoneType' object is not subscriptable): " in path
-
-
-def test_a_pass_that_fails_in_the_proof_leaves_everything_to_the_plain_path(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: Any) -> Any:
-        raise TypeError("'NoneType' object is not subscriptable")
-
-    monkeypatch.setattr(Pack, "attend", failing)
-    model = opened(tiny_model)
-    wanted = opened(tiny_model, exact=True).loglikelihood(choices())
-    found = [answer.score for answer in model.loglikelihood(choices())]
-    assert found == pytest.approx([answer.score for answer in wanted], abs=1e-4)
-    assert model.fast_path.disabled.startswith("a pass with shared prefixes failed: TypeError: ")
+    assert f"({reason}): " in path
 
 
 @pytest.mark.parametrize("kind", [LOGLIKELIHOOD, GENERATE])

@@ -21,8 +21,9 @@ def made(bias: bool) -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(48, 96, bias=bias), torch.nn.GELU(), _Doubled(96, 32, bias=bias))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("rows", [1, FEWEST, 23, MOST, MOST + 1, 2 * MOST - 1, 2 * MOST, 100])
+@pytest.mark.parametrize(
+    ("rows", "bias"), [(1, True), (FEWEST, False), (MOST, True), (MOST + 1, True), (2 * MOST - 1, False), (2 * MOST, True)]
+)
 def test_the_products_are_those_of_the_layers(rows: int, bias: bool) -> None:
     model, hidden = made(bias), torch.randn(1, rows, 48)
     with torch.inference_mode():
