@@ -18,6 +18,7 @@ from mill.checks.subjects import CheckConfig, labelled, open_subjects
 from mill.cli.main import run as run_command
 from mill.frames import compare as compare_models
 from mill.frames import evaluate
+from mill.metrics.differences import LOWER, UNKNOWN
 from mill.models.spec.parse import make_spec
 from mill.plan.sampling import SampleChoice, read_claim
 from mill.tasks.load import load_files, select
@@ -101,6 +102,15 @@ def test_a_rule_on_an_undecided_claim_is_inconclusive(tmp_path: Path) -> None:
     check = compared(tmp_path, f"acc_drop>{exact!r}")
     assert check.variants[0].decision is not None and check.variants[0].decision.outcome == "undecided"
     assert [one.status for one in judge(check, parse_rules(f"acc_drop>{exact!r}"))] == [INCONCLUSIVE]
+
+
+def test_a_claim_follows_the_direction_of_the_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mill.checks.decide.direction", lambda name: UNKNOWN)
+    with pytest.raises(SpecError, match="is better is not known"):
+        compared(tmp_path, "acc_drop>0.02")
+    monkeypatch.setattr("mill.checks.decide.direction", lambda name: LOWER)
+    (variant,) = compared(tmp_path, "acc_drop>0.02").variants
+    assert variant.decision is not None and variant.decision.outcome == "false"
 
 
 @pytest.mark.parametrize("claim", ["acc>0.5", "flip_rate>0.1", "acc_drop>1", "acc_drop>-2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import unicodedata
 from fractions import Fraction
 from string import ascii_uppercase
 from typing import Any
@@ -558,3 +559,25 @@ def test_any_text_names_a_listed_choice_or_none() -> None:
         ]
         found = listed_choice(text, choices)
         assert found is None or 0 <= found < len(choices), (text, choices)
+
+
+def written(char: str, before: str, after: str) -> str:
+    """A character by its category and its neighbours, as `normal` writes it."""
+    category = unicodedata.category(char)
+    if category[0] in "LMN":
+        return char
+    if category == "Pd" or char == "\u2212":
+        return "-" if after.isdigit() else " "
+    if char in ".,":
+        return char if before.isdigit() and after.isdigit() else " "
+    if category == "Sc":
+        return f" {char} " if after.isdigit() or (before.isdigit() and char != "$") else " "
+    return f" {char} " if category == "Sm" or char in "#%&@/^" else " "
+
+
+def test_every_character_is_written_by_its_category_and_its_neighbours() -> None:
+    assigned = [char for char in map(chr, range(0x20000)) if unicodedata.category(char) not in ("Cn", "Co", "Lo")]
+    for text in (form.format(char) for char in assigned for form in ("1{}2", "a{}2", "1{}b", "{0}.{0}", "{}$-5")):
+        folded = unicodedata.normalize("NFKC", text).casefold()
+        chars = [written(char, folded[at - 1 : at], folded[at + 1 : at + 2]) for at, char in enumerate(folded)]
+        assert normal(text) == " ".join("".join(chars).split()), ascii(text)
