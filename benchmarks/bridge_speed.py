@@ -65,7 +65,7 @@ import json, sys, time
 from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from mill.bridges.lm_eval.data import local_first
+from mill.bridges.lm_eval.library import local_first
 plan = json.load(open(sys.argv[1]))
 manager = TaskManager(include_defaults=False, include_path=plan["folders"])
 options = {"num_fewshot": plan["shots"], "bootstrap_iters": 0, "log_samples": True, "task_manager": manager}

@@ -57,19 +57,20 @@ class MlflowTracker:
         if found:
             entry, known = found[0], found[0].data.params
         else:
-            entry, known = self._create(run), {}
+            options = {"start_time": run.started_ms or None, "run_name": run.name, "tags": {"mill.run": run.uid}}
+            entry, known = self._client.create_run(self._experiment, **options), {}
         self._run_id, self._started_ms = entry.info.run_id, entry.info.start_time or 0
         self._client.update_run(self._run_id, status="RUNNING", name=run.name)
         self._write_params(run.params, known)
         self._write_tags(run.tags)
 
-    def _create(self, run: TrackedRun) -> Any:
-        options = {"start_time": run.started_ms or None, "run_name": run.name, "tags": {"mill.run": run.uid}}
-        return self._client.create_run(self._experiment, **options)
-
     def finish(self, run: TrackedRun, files: Path | None) -> str:
         """The time of a metric is that of the run: MLflow then takes the same value at the same step for one."""
-        self._write_metrics(run.metrics, run.step, run.ended_ms)
+        from mlflow.entities import Metric
+
+        entries = [Metric(name, value, run.ended_ms, run.step) for name, value in safe_names(run.metrics).items()]
+        for part in _parts(entries, _MOST_METRICS):
+            self._client.log_batch(self._run_id, metrics=part)
         self._write_tags(run.tags)
         if files is not None:
             self._client.log_artifacts(self._run_id, str(files))
@@ -107,13 +108,6 @@ class MlflowTracker:
         entries = [RunTag(name, value[:_LONGEST_TAG]) for name, value in safe_names(tags).items()]
         for part in _parts(entries, _MOST_TAGS):
             self._client.log_batch(self._run_id, tags=part)
-
-    def _write_metrics(self, metrics: Mapping[str, float], step: int, time_ms: int) -> None:
-        from mlflow.entities import Metric
-
-        entries = [Metric(name, value, time_ms, step) for name, value in safe_names(metrics).items()]
-        for part in _parts(entries, _MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=part)
 
 
 def check_uri(uri: str) -> None:

@@ -109,17 +109,13 @@ def metric_groups(variants: Sequence[Variant], between: str = "–") -> list[tup
             if any(not quiet or variant.metrics[name].value != 0 for variant in known):
                 cells = [_cell(variant, name, between) for variant in variants]
                 rows.append(MetricRow(title(name), cells, about, name))
-        rows += [row for row in [_severities(variants)] if row is not None and group == "text"]
+        tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
+        if group == "text" and any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
+            counts = [" / ".join(str(one.counts.get(f"severity_{tier}", 0)) for tier in tiers) for one in variants]
+            cells = [(text, "") for text in counts]
+            rows.append(MetricRow(" / ".join(tiers), cells, "samples by how much their answer changed"))
         found += [(group, rows)] if rows else []
     return found
-
-
-def _severities(variants: Sequence[Variant]) -> MetricRow | None:
-    tiers = [tier for tier, _ in TIERS] + [EMPTY, FAILED]
-    if not any(f"severity_{tier}" in variant.counts for variant in variants for tier in tiers):
-        return None
-    counts = [" / ".join(str(variant.counts.get(f"severity_{tier}", 0)) for tier in tiers) for variant in variants]
-    return MetricRow(" / ".join(tiers), [(text, "") for text in counts], "samples by how much their answer changed")
 
 
 def _cell(variant: Variant, name: str, between: str) -> Cell:

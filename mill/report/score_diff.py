@@ -150,8 +150,11 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
     """
     if first.resolve() == second.resolve():
         raise RunError(f"{first} and {second} are one folder: give two")
-    sides = [_read(path) for path in (first, second)]
-    pairs, alone = _pair_runs(*sides)
+    sides = [[run for run in read_runs(path) if run.results.tasks] for path in (first, second)]
+    for path, runs in zip((first, second), sides, strict=True):
+        if not runs:
+            raise RunError(f"{path} has no run with scores; `mill ls runs` lists runs")
+    pairs, alone = _pair_runs(sides[0], sides[1])
     if not pairs:
         shown = [", ".join(f"{run.label} ({run.settings})" for run in side[:3]) for side in sides]
         raise RunError(
@@ -173,13 +176,6 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
     else:
         found.names = (str(first), str(second))
     return found
-
-
-def _read(path: Path) -> list[RecordedRun]:
-    runs = [run for run in read_runs(path) if run.results.tasks]
-    if not runs:
-        raise RunError(f"{path} has no run with scores; `mill ls runs` lists runs")
-    return runs
 
 
 def _described(run: RecordedRun) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import mill.tasks
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.model import ModelCapabilities
-from mill.api.registry import forget_file, import_file, names_of_call, registrations_of, tasks
+from mill.api.registry import import_file, names_of_call, tasks
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.support.files import check_path, is_file
 from mill.support.terminal import describe, warn
@@ -173,17 +173,7 @@ def load_files(paths: tuple[str, ...]) -> None:
         if not files:
             raise DataError(f"task folder {path} has neither Python files nor YAML tasks")
         for file in files:
-            _load_file(file)
-
-
-def _load_file(file: Path) -> None:
-    """Import a file. One that takes the name of a built-in without `override=True` is refused and leaves no trace."""
-    module = import_file(file, "task file")
-    for made in registrations_of(module):
-        if made.replaces_builtin:
-            forget_file(module)
-            what = f"the {made.registry.what} {made.name!r}, which is built in"
-            raise SpecError(f"task file {file} registers {what}: choose another name, or register it with override=True")
+            import_file(file, "task file")
 
 
 def _hint(name: str) -> str:

@@ -106,10 +106,6 @@ def calibration(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     return {"run": info.uid, "chart": known[0] if known else None}
 
 
-def samples(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    return queries.list_samples(viewer.index, read_filter(given))
-
-
 def sample(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     chosen = read_filter(given)
     task, name = given.get("t", ""), given.get("id", "")
@@ -146,14 +142,6 @@ def _bounded_tokens(table: list[dict[str, Any]]) -> dict[str, Any]:
     shorten = Shortener()
     rows = shorten(table)
     return {"rows": rows, "cut": shorten.cut}
-
-
-def compare(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    return comparing.compare_summary(viewer.index, comparing.read_pair_filter(given))
-
-
-def pairs(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    return comparing.list_pairs(viewer.index, comparing.read_pair_filter(given))
 
 
 def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:
@@ -210,25 +198,22 @@ def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     return check_queries.show_check(uid, found, file=viewer.index.checks[uid], rules=rules, run_of=run_of)
 
 
-def trend(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    checks = dict(check_queries.readable_checks(viewer.index))
-    return check_queries.metric_over_time(checks, given.get("metric", "match_rate"))
-
-
 ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
     "run": run,
     "categories": categories,
     "calibration": calibration,
-    "samples": samples,
+    "samples": lambda viewer, given: queries.list_samples(viewer.index, read_filter(given)),
     "sample": sample,
-    "compare": compare,
-    "pairs": pairs,
+    "compare": lambda viewer, given: comparing.compare_summary(viewer.index, comparing.read_pair_filter(given)),
+    "pairs": lambda viewer, given: comparing.list_pairs(viewer.index, comparing.read_pair_filter(given)),
     "pair": pair,
     "tokens": sample_tokens,
     "worst": worst_tokens,
     "load": load,
     "check": check,
-    "trend": trend,
+    "trend": lambda viewer, given: check_queries.metric_over_time(
+        dict(check_queries.readable_checks(viewer.index)), given.get("metric", "match_rate")
+    ),
 }
 
 

@@ -224,21 +224,19 @@ def _agreement(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:
         positions = [entry for entry in variant.series.get("agreement_by_position", []) if entry["n"] >= MIN_TEXTS]
         groups = [positions[start : start + POSITIONS_PER_DOT] for start in range(0, len(positions), POSITIONS_PER_DOT)]
         if groups:
-            series.append(Series(variant.label, [_agreement_point(variant.label, group) for group in groups], number))
+            points = []
+            for group in groups:
+                n, first, last = sum(entry["n"] for entry in group), group[0]["position"], group[-1]["position"]
+                share = sum(entry["agreement"] * entry["n"] for entry in group) / n
+                tooltip = f"{variant.label}: tokens {first} to {last}, {100 * share:.1f} % of {n} positions"
+                points.append(Point((first + last) / 2, share, tooltip=tooltip))
+            series.append(Series(variant.label, points, number))
     points = [point for line in series for point in line.points]
     if not points:
         return []
     y = Axis("", math.floor(min(0.9, *(point.y for point in points)) * 10) / 10, 1.0, percent=True)
     x = Axis("token", 1, max(point.x for point in points))
     return [line_chart("Same top token, by position in the answer", x, y, series)]
-
-
-def _agreement_point(label: str, group: Sequence[dict[str, Any]]) -> Point:
-    n = sum(entry["n"] for entry in group)
-    share = sum(entry["agreement"] * entry["n"] for entry in group) / n
-    first, last = group[0]["position"], group[-1]["position"]
-    tooltip = f"{label}: tokens {first} to {last}, {100 * share:.1f} % of {n} positions"
-    return Point((first + last) / 2, share, tooltip=tooltip)
 
 
 def _categories(chart: Chart, variants: Sequence[Variant]) -> list[Plot]:

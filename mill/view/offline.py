@@ -286,24 +286,21 @@ class _Collected:
 
     def _pairs_of(self, chosen: PairFilter, held: Sequence[Mapping[tuple[str, str], Data]]) -> Iterator[Data]:
         """Those of one task, until its share of the page is full."""
-        task, left, others = chosen.task, self.pair_share, self._paired_names(chosen)
+        task, left = chosen.task, self.pair_share
+        stored = comparison(self.index, chosen.a, chosen.b)
+        (file,) = queries.files_of(self.index, chosen.a, task)
+        query = f"SELECT x.name, y.name FROM {JOINED} WHERE pairs.id BETWEEN ? AND ? AND pairs.file = ?"
+        found = self.index.database.connection().execute(query, (stored["first"], stored["last"], file))
+        others = dict(map(tuple, found))  # the ids in the second run: samples are paired by their data
         for row in all_rows(lambda page: comparing.list_pairs(self.index, replace(chosen, page=page)), MOST_ROWS):
             first, second = held[0].get((task, row["id"])), held[1].get((task, others[row["id"]]))
             if first is None or second is None:
                 continue
-            found = {**row, "other": second["id"], **self._differences(chosen, row, first, second)}
-            left -= len(json_text(found))
+            pair = {**row, "other": second["id"], **self._differences(chosen, row, first, second)}
+            left -= len(json_text(pair))
             if left < 0:
                 return
-            yield found
-
-    def _paired_names(self, chosen: PairFilter) -> dict[str, str]:
-        """The ids of the samples in the second run, by those in the first: samples are paired by their data."""
-        stored = comparison(self.index, chosen.a, chosen.b)
-        (file,) = queries.files_of(self.index, chosen.a, chosen.task)
-        query = f"SELECT x.name, y.name FROM {JOINED} WHERE pairs.id BETWEEN ? AND ? AND pairs.file = ?"
-        found = self.index.database.connection().execute(query, (stored["first"], stored["last"], file))
-        return dict(map(tuple, found))
+            yield pair
 
     def _differences(self, chosen: PairFilter, row: Data, first: Data, second: Data) -> Data:
         """Where two texts diverge, and their tokens side by side; files are only read where there are such."""

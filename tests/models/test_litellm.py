@@ -13,12 +13,12 @@ from mill.models.http import policy
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, status
 
-pytest.importorskip("litellm")
 OPTIONS = generation_options(max_gen_toks=8, until=["\n"])
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("litellm")  # five seconds, for the process that runs these tests alone
     monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(policy, "ATTEMPTS", 2)
     monkeypatch.setattr(policy, "THROTTLED_ATTEMPTS", 2)

@@ -300,7 +300,9 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
     responses = [[_response(arguments[index], one) for one in some] for index, some in enumerate(draws)]
     repeats = min(map(len, responses))
     by_repeat = [[one[repeat] for one in responses] for repeat in range(repeats)]
-    contexts = [_text(one[0]) for one in arguments]
+    # Messages for a server are a text in a list of one.
+    given = [one[0][0] if isinstance(one[0], list) and len(one[0]) == 1 else one[0] for one in arguments]
+    contexts = [one if isinstance(one, str) else str(one) for one in given]
     continuations = [one[1] for one in arguments if len(one) > 1 and isinstance(one[1], str)]
     choices = _choices(contexts, continuations, config)
     name = str(first.doc_id)
@@ -326,12 +328,6 @@ def _requests_of(sample: LmEvalSample) -> list[list[Any]]:
     if isinstance(sample.arguments, list):
         return [one for one in sample.arguments if one]
     return [list(one.values()) for one in sample.arguments.values() if one]
-
-
-def _text(prompt: Any) -> str:
-    """A prompt; messages for a server are a text in a list of one."""
-    one = prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
-    return one if isinstance(one, str) else str(one)
 
 
 def _response(arguments: Sequence[Any], given: Any) -> Response:

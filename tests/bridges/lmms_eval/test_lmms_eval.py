@@ -158,7 +158,7 @@ def lmms_eval_scores(
     from lmms_eval.api.model import lmms
     from lmms_eval.evaluator import simple_evaluate
 
-    from mill.bridges.lm_eval.data import local_first
+    from mill.bridges.lm_eval.library import local_first
 
     class Recorded(lmms):  # type: ignore[misc]
         is_simple = simple
@@ -455,7 +455,7 @@ def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, task_ma
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.models.registry_v2 import ModelRegistryV2
 
-    from mill.bridges.lm_eval.data import local_first
+    from mill.bridges.lm_eval.library import local_first
     from mill.bridges.lmms_eval.manifest import manifest
     from mill.bridges.lmms_eval.model import MillLmms, MillSimpleLmms
 
