@@ -34,8 +34,7 @@ from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan
 from mill.score.run_scores import Outcome
-from mill.tasks.load import select
-from mill.tasks.sources import source
+from mill.tasks.load import select, source
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.bridges.hash_model import HashLM

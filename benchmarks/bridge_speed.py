@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--lm_eval_python", required=True)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(WORKLOADS))
     given = parser.parse_args()
-    from mill.tasks.sources import source
+    from mill.tasks.load import source
 
     lm_eval_tasks: Any = source("lm-eval")
     print("| workload | mill s | lm-eval s | batch | ratio | answers | scores |")

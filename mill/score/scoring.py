@@ -22,8 +22,7 @@ from mill.metrics.repeats import BEST, MAJ, PASS, RepeatMetric, default_metrics,
 from mill.store.samples import RunSample, score_sample
 from mill.support.terminal import warn
 from mill.tasks import hooks
-from mill.tasks.load import load_builtin, load_files, recorded_task
-from mill.tasks.sources import Documents, added_folders, split_name
+from mill.tasks.load import Documents, added_folders, load_builtin, load_files, recorded_task, split_name
 
 PATIENCE_S = 20.0  # of scoring that is left before processes are worth their start
 _TRIED = 8

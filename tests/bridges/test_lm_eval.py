@@ -30,7 +30,7 @@ from mill.runs.rescore import score_again
 from mill.score.results import _own_estimate
 from mill.score.run_scores import Outcome
 from mill.store.samples import RunSample
-from mill.tasks import sources
+from mill.tasks import load
 from mill.tasks.load import load_files, make_task, select
 from tests.bridges.hash_model import HashLM
 from tests.bridges.made_tasks import ROWS, TASKS, YAML, write_tasks
@@ -44,7 +44,7 @@ def made_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.setenv("MILL_DATA", str(data))
     monkeypatch.setattr(scoring, "BOOTSTRAP", 200)
     monkeypatch.setattr(library, "tasks_folder", lambda: folder)
-    monkeypatch.setattr(sources, "_opened", {})
+    monkeypatch.setattr(load, "_opened", {})
     yield folder
 
 
@@ -170,7 +170,7 @@ def test_options_without_effect_are_dropped_and_others_are_refused(made_tasks: P
     assert run.states[0].requests[0].options == {"until": ("\n\n",), "max_gen_toks": 12, "temperature": 0.0}
     file = made_tasks / "made_text.yaml"
     file.write_text(file.read_text().replace("num_beams: 1", "num_beams: 4"))
-    sources._opened.clear()
+    load._opened.clear()
     with pytest.raises(DataError, match="made_text cannot be rendered: unknown decoding option 'num_beams'"):
         prepare("hash-model", select(["lm-eval:made_text"]), RenderSettings(), output_dir=tmp_path, limit=1)
 
@@ -196,7 +196,7 @@ def test_a_run_is_scored_again_without_data(tmp_path: Path, monkeypatch: pytest.
     names = ",".join(f"lm-eval:{name}" for name in [*TASKS, "made_group"])
     outcome = of_mill(names, tmp_path / "out")
     monkeypatch.setenv("MILL_DATA", str(tmp_path / "tasks"))
-    monkeypatch.setattr(sources, "_opened", {})
+    monkeypatch.setattr(load, "_opened", {})
     again = score_again(outcome.folder)
     assert metrics_of(again) == metrics_of(outcome)
 
@@ -207,7 +207,7 @@ def test_a_task_that_is_not_here_is_left_out_of_scoring_again(
     outcome = of_mill("lm-eval:made_zero,lm-eval:made_text", tmp_path / "out")
     (made_tasks / "made_text.yaml").unlink()
     monkeypatch.setenv("MILL_CACHE", str(tmp_path / "another cache"))
-    monkeypatch.setattr(sources, "_opened", {})
+    monkeypatch.setattr(load, "_opened", {})
     assert main(["score", str(outcome.folder.path)]) == 1
     printed = capsys.readouterr().out
     assert "lm-eval:made_text is not scored again: lm-eval:made_text is not known here" in printed
@@ -344,7 +344,7 @@ def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Pa
     (nothing := tmp_path / "nothing").mkdir()
 
     def start(*given: Any) -> None:
-        sources._opened.clear()
+        load._opened.clear()
         library.tasks_folder = lambda: nothing
         pool._start(*given)
 
@@ -393,5 +393,5 @@ def test_data_that_was_saved_to_disk_is_found(tmp_path: Path, monkeypatch: pytes
     for split, rows in (("test", ROWS[:16]), ("train", ROWS[16:])):
         Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved" / "made" / "up" / split))
     monkeypatch.setenv("MILL_DATA", str(tmp_path / "saved"))
-    monkeypatch.setattr(sources, "_opened", {})
+    monkeypatch.setattr(load, "_opened", {})
     assert metrics_of(of_mill("lm-eval:made_zero", tmp_path / "folders")) == expected

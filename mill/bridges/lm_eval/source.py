@@ -20,9 +20,9 @@ from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
 from mill.compat import replaced
 from mill.support.terminal import warn
+from mill.tasks.load import Documents, is_pattern
 from mill.tasks.multiple_choice import GENERATED, GeneratedChoiceTask, ListedQuestion, generated_benchmark
 from mill.tasks.prompted import LETTERS, Doc, shots_from
-from mill.tasks.sources import Documents, is_pattern
 
 
 @contextlib.contextmanager

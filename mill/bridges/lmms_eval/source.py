@@ -31,7 +31,7 @@ from mill.bridges.lm_eval.index import (
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.library import PREFIX
-from mill.tasks.sources import Documents, is_pattern
+from mill.tasks.load import Documents, is_pattern
 
 CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 
