@@ -334,7 +334,7 @@ def test_a_class_may_send_requests_of_two_kinds(made_tasks: Path, tmp_path: Path
 def test_slow_scoring_in_processes_gives_the_same(made_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes know neither the fixture's patches nor its source, only the folder that was added. They are forked: each
     new one would take ten seconds to import lm-eval."""
-    from mill.score import scoring as pool
+    from mill.score import run_scores as pool
 
     load_files((str(made_tasks),))
     here = metrics_of(of_mill("lm-eval:made_text", tmp_path / "here"))
