@@ -28,8 +28,8 @@ from typing import Any
 from mill.api.response import Response
 from mill.api.task import Sample
 from mill.api.tools import ToolCall
-from mill.tasks.bfcl.function_docs import tools_of
-from mill.tasks.bfcl.task import CATEGORIES, FunctionCallTask
+from mill.tasks.bfcl.checker import tools_of
+from mill.tasks.bfcl.questions import CATEGORIES, FunctionCallTask
 from mill.tasks.load import load_builtin, make_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

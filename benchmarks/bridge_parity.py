@@ -27,15 +27,14 @@ from lm_eval.tasks import TaskManager
 from mill.api.consent import Consent, consenting
 from mill.api.errors import MillError
 from mill.bridges.lm_eval import library, scoring
-from mill.bridges.lm_eval.data import local_first, local_splits
 from mill.bridges.lm_eval.index import GROUP, TASK
-from mill.bridges.lm_eval.task import hub_metrics
+from mill.bridges.lm_eval.library import local_first, local_splits
+from mill.bridges.lm_eval.scoring import hub_metrics
 from mill.plan.sampling import SampleChoice
 from mill.runs.evaluate import RunConfig
 from mill.runs.plan import plan
 from mill.score.run_scores import Outcome
-from mill.tasks.load import select
-from mill.tasks.sources import source
+from mill.tasks.load import select, source
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.bridges.hash_model import HashLM

@@ -65,7 +65,7 @@ import json, sys, time
 from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from mill.bridges.lm_eval.data import local_first
+from mill.bridges.lm_eval.library import local_first
 plan = json.load(open(sys.argv[1]))
 manager = TaskManager(include_defaults=False, include_path=plan["folders"])
 options = {"num_fewshot": plan["shots"], "bootstrap_iters": 0, "log_samples": True, "task_manager": manager}
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--lm_eval_python", required=True)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(WORKLOADS))
     given = parser.parse_args()
-    from mill.tasks.sources import source
+    from mill.tasks.load import source
 
     lm_eval_tasks: Any = source("lm-eval")
     print("| workload | mill s | lm-eval s | batch | ratio | answers | scores |")

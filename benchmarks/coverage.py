@@ -17,6 +17,7 @@ import numpy as np
 
 from mill.metrics import bits_per_unit, mean, perplexity, pool
 from mill.metrics.aggregate import kappa
+from mill.metrics.differences import paired_loss
 from mill.metrics.estimate import Estimate
 from mill.metrics.paired import (
     bounded_mean,
@@ -25,8 +26,6 @@ from mill.metrics.paired import (
     clustered_rate,
     exponential,
     mcnemar,
-    mean_difference,
-    mean_of,
     p_of_zero,
     positive_mean,
     rate,
@@ -92,7 +91,7 @@ def changed(n: int, worse: float, better: float) -> Estimate:
 def graded_drop(n: int) -> Estimate:
     """Scores between 0 and 1 that fall by a tenth, with independent noise on both sides."""
     base = random.beta(4, 2, n)
-    return mean_difference(list(base - np.clip(base - 0.1 + random.normal(0, 0.1, n), -1, 2)), 1.0)
+    return paired_loss(list(zip(base, np.clip(base - 0.1 + random.normal(0, 0.1, n), 0, 1), strict=True))).estimate
 
 
 def _repeated_accuracy(p: float, n: int) -> Estimate:
@@ -169,12 +168,12 @@ def tests(trials: int) -> list[tuple[str, list[float]]]:
         return mcnemar(int(lost), int(won))
 
     def score(n: int) -> float:
-        return p_of_zero(mean_of(list(random.beta(4, 2, n) - random.beta(4, 2, n))), n - 1)
+        return paired_loss(list(zip(random.beta(4, 2, n), random.beta(4, 2, n), strict=True))).p
 
     def ratio(n: int) -> float:
         return p_of_zero(clustered_mean(_ratios(n, 0.0)), n - 1)
 
-    named = {"accuracy lost (McNemar)": accuracy, "score lost (paired t)": score, "perplexity ratio (t over texts)": ratio}
+    named = {"accuracy lost (McNemar)": accuracy, "score lost": score, "perplexity ratio (t over texts)": ratio}
     return [(name, [wrong(test, n) for n in SIZES]) for name, test in named.items()]
 
 

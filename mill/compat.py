@@ -33,6 +33,22 @@ if TYPE_CHECKING:
     import torch
 
 
+@contextlib.contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Inside this context attributes of a package's module or class have these values."""
+    before = {name: vars(owner)[name] for name in values if name in vars(owner)}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in values:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
+
+
 HUB_TIMEOUT_S, HUB_MEMORY_S = 5.0, 60.0
 
 
@@ -46,16 +62,12 @@ def reachable_hub() -> Iterator[None]:
     if problem is None:
         yield
         return
-    switches = [constants, *([datasets.config] if (datasets := sys.modules.get("datasets")) else [])]
-    for switch in switches:
-        switch.HF_HUB_OFFLINE = True
-    try:
-        yield
-    except Exception as error:
-        raise ConnectionError(problem) from error
-    finally:
-        for switch in switches:
-            switch.HF_HUB_OFFLINE = False
+    datasets = sys.modules.get("datasets")
+    with replaced(constants, HF_HUB_OFFLINE=True), replaced(getattr(datasets, "config", constants), HF_HUB_OFFLINE=True):
+        try:
+            yield
+        except Exception as error:
+            raise ConnectionError(problem) from error
 
 
 @functools.lru_cache(maxsize=1)
@@ -73,16 +85,11 @@ def _hub_problem(endpoint: str, minute: int) -> str | None:
 _originals: dict[str, Any] = {}
 
 
-@contextlib.contextmanager
-def cached_gguf_reads() -> Iterator[None]:
+def cached_gguf_reads() -> contextlib.AbstractContextManager[None]:
     """Inside this context `gguf` returns its last reader and name table again if the file is unchanged."""
     library: Any = importlib.import_module("gguf")
     _originals.update(reader=library.GGUFReader, names=library.get_tensor_name_map)
-    library.GGUFReader, library.get_tensor_name_map = _reader, _names
-    try:
-        yield
-    finally:
-        library.GGUFReader, library.get_tensor_name_map = _originals["reader"], _originals["names"]
+    return replaced(library, GGUFReader=_reader, get_tensor_name_map=_names)
 
 
 def clear_gguf_cache() -> None:
@@ -133,11 +140,7 @@ def rope_overrides(config: dict[str, Any]) -> dict[str, Any]:
 def silence_node_reports(ray: Any) -> None:
     """Drop the pages that Ray prints on standard output, where results go, when a node dies; the pool logs one line."""
     with contextlib.suppress(AttributeError):  # a private name, which a later version may not have
-        ray._private.worker.print_to_stdstream = _discard
-
-
-def _discard(*_: Any, **__: Any) -> None:
-    return None
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 
 def cpu_flash_attention(

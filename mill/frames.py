@@ -21,8 +21,7 @@ from mill.checks.result import Check
 from mill.checks.subjects import CheckConfig, Subject, check_config, labelled, open_subject
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.definitions import CheckOptions
-from mill.options.eval_options import EvalOptions, merge
+from mill.options.definitions import CheckOptions, EvalOptions, merge
 from mill.options.option import Option, one_call, options_of, read_all
 from mill.options.text import split_names
 from mill.report.collect import COLUMNS, data_frame, score_rows
@@ -103,7 +102,8 @@ def _evaluate(model: Model, tasks: Tasks, given: EvalOptions, values: Mapping[st
     load_files(tuple(given.task_paths))
     selection, how = _selection(tasks), given.run
     if isinstance(model, MillModel):
-        _refuse_for_open_model(values)
+        if refused := next((name for name in _FOR_OPENING if name in values), None):
+            raise SpecError(f"{refused} is for a model that mill opens; this model is open already: set it there")
         _warn_unidentified(model)
         check_writable(how.output_dir)
         model.ready(how.wait)
@@ -209,12 +209,6 @@ def _check_arguments(models: Sequence[Any], tasks: Any) -> None:
     for task in tasks if isinstance(tasks, (list, tuple)) else [tasks]:
         if not isinstance(task, (str, Path, Task)):
             raise SpecError(f"tasks are names or Task objects, not {type(task).__name__}")
-
-
-def _refuse_for_open_model(values: Mapping[str, Any]) -> None:
-    refused = next((name for name in _FOR_OPENING if name in values), None)
-    if refused:
-        raise SpecError(f"{refused} is for a model that mill opens; this model is open already: set it there")
 
 
 def _selection(tasks: Tasks) -> Selection:

@@ -9,8 +9,7 @@ from typing import Any
 
 from mill.api.task import Sample
 from mill.api.tools import ToolCall
-from mill.tasks.bfcl.checker import OPTIONAL
-from mill.tasks.bfcl.function_docs import JAVA, PYTHON, tool_name
+from mill.tasks.bfcl.checker import JAVA, OPTIONAL, PYTHON, tool_name
 
 Calls = list[ToolCall]
 Doc = Mapping[str, Any]

@@ -15,7 +15,7 @@ from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 
 
 class FixedModel(MillModel):
-    """Answers sample i with `answers[i]`: a text, the log-probabilities of its choices, or that of its text."""
+    """Answers sample i with `answers[i]`: a text, the log-probabilities of its choices, or that of its text. None fails."""
 
     def __init__(self, name: str, answers: Mapping[str, Any], tokens: int = 10) -> None:
         self.name, self.answers, self.tokens = name, answers, tokens
@@ -29,8 +29,9 @@ class FixedModel(MillModel):
         return {"name": self.name}
 
     def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> list[Response]:
-        found = [str(self.answers[request.text]) for request in batch]
-        return [Response(text=text, prompt_tokens=self.tokens, output_tokens=2) for text in found]
+        found = [self.answers[request.text] for request in batch]
+        texts = [Response(text=str(one), prompt_tokens=self.tokens, output_tokens=2) for one in found]
+        return [Response(error="out of memory") if one is None else text for one, text in zip(found, texts, strict=True)]
 
     def _loglikelihood_batch(self, batch: list[Request]) -> list[Response]:
         scores = [self.answers[request.text][int(request.continuation)] for request in batch]

@@ -25,8 +25,7 @@ from mill.cli.main import COMMANDS, cli, run
 from mill.models.hf.model import TransformersModel
 from mill.models.spec.backends import builtin_backends
 from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
-from mill.schedule.cells import CELLS
-from mill.schedule.jobs import LOGS, Cluster
+from mill.schedule import CELLS, LOGS, Cluster
 from mill.store.folder import MANIFEST, RESULTS, SAMPLES
 from mill.store.record import DISTRIBUTIONS
 from mill.store.record import FOLDER as RECORD

@@ -140,7 +140,7 @@ def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Pa
         ({"exact": "no"}, "exact must be true or false, not the text 'no'"),
         ({"fresh": 1}, "fresh must be true or false, not 1"),
         ({"repeats": 10**6}, "repeats must be a whole number from 1 to 10000, not 1000000"),
-        ({"engine": "slurm"}, "engine must be local or ray, not 'slurm'"),
+        ({"executor": "slurm"}, "executor must be local or ray, not 'slurm'"),
         ({"gen_kwargs": {"temprature": 1}}, "unknown decoding option 'temprature'; did you mean temperature"),
         ({"max_tokens": 3, "max_gen_toks": 3}, "max_tokens is given twice"),
         ({"max_tokens": 3, "gen_kwargs": {"max_gen_toks": 3}}, "max_tokens and max_gen_toks in gen_kwargs are one option"),
@@ -156,7 +156,7 @@ def test_what_the_command_line_refuses_is_refused_here_too(
 
 
 def test_options_of_the_command_line_are_arguments_under_any_of_their_names(tiny_model: Path, tmp_path: Path) -> None:
-    options = {"limit": 2, "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "engine": "here", "batch_size": "auto"}
+    options = {"limit": 2, "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "executor": "local", "batch_size": "auto"}
     found = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **options)
     settings = json.loads((found.outcome.folder.path / "manifest.json").read_text())["settings"]
     assert len(found.samples) == 2 and settings["gen_kwargs"] == {"until": ["a", "b"], "max_gen_toks": 4}

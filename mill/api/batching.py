@@ -63,7 +63,10 @@ def run_batches(
     largest = limits.requests or len(queue) or 1
     size, successes, failures, succeeded = largest, 0, 0, healthy
     while queue:
-        batch = _take(queue, size, limits.tokens)
+        count = size  # the queue is sorted, so its first unit decides the padded length
+        if limits.tokens is not None:
+            count = max(1, min(size, limits.tokens // max(1, queue[0].cost)))
+        batch = [queue.popleft() for _ in range(min(count, len(queue)))]
         started = time.perf_counter()
         answers, error = _call(hook, batch)
         if error is not None:
@@ -78,8 +81,9 @@ def run_batches(
             failures += not out_of_memory
             if failures >= GIVE_UP_AFTER and not succeeded:
                 raise ModelBroken(f"the model failed on each of the first {failures} requests: {describe(error)}") from error
+            too_long = f"out of memory on a single request of length {batch[0].cost}"
             for request in batch[0].requests:
-                yield request, Response(error=_single_failure(error, batch[0]))
+                yield request, Response(error=too_long if out_of_memory else describe(error))
             if failures >= GIVE_UP_AFTER // 2 and not succeeded and queue:
                 queue.appendleft(queue.pop())  # only the long ones may fail
             continue
@@ -110,13 +114,6 @@ def _call(hook: Hook, batch: list[Unit]) -> tuple[list[Sequence[Response]], Base
         sent, returned = sum(len(unit.requests) for unit in batch), sum(map(len, answers))
         raise ModelError(f"the backend answered {returned} of {sent} requests of a batch")
     return answers, None
-
-
-def _take(queue: deque[Unit], size: int, tokens: int | None) -> list[Unit]:
-    """The next batch: the queue is sorted, so its first unit decides the padded length."""
-    if tokens is not None:
-        size = max(1, min(size, tokens // max(1, queue[0].cost)))
-    return [queue.popleft() for _ in range(min(size, len(queue)))]
 
 
 def as_response(answer: Any, kind: str) -> Response:
@@ -202,9 +199,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _OOM_WORDS)
-
-
-def _single_failure(error: BaseException, unit: Unit) -> str:
-    if is_out_of_memory(error):
-        return f"out of memory on a single request of length {unit.cost}"
-    return describe(error)

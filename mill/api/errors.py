@@ -90,9 +90,12 @@ class RunError(MillError):
 
 
 class Interrupted(MillError):
-    """Interrupted by the user; the message says how to resume."""
+    """Interrupted by the user; `how` the command is repeated, it resumes."""
 
     exit_code = 130
+
+    def __init__(self, how: str = "the same command") -> None:
+        super().__init__(f"interrupted; all completed requests are recorded: {how} resumes from there")
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

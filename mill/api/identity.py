@@ -235,7 +235,8 @@ def _tensor_bytes(tensor: Any) -> Any:
 
 def _user_bases(cls: type) -> list[type]:
     """A class and its bases, as far as mill and Python do not define them."""
-    return [base for base in cls.__mro__ if not _is_own(base) and base.__module__ not in ("builtins", "abc", "typing")]
+    own = (_OWN, "builtins", "abc", "typing")
+    return [base for base in cls.__mro__ if base.__module__.partition(".")[0] not in own]
 
 
 def _source_of(cls: type) -> str | Unidentified:
@@ -299,10 +300,6 @@ def _read_variable(cell: Any) -> str:
     if inspect.ismodule(value):
         return value.__name__
     return repr(repr(value)) if _is_plain(value) else _content(value, depth=1) or str(_unidentified(value))
-
-
-def _is_own(cls: type) -> bool:
-    return cls is object or cls.__module__.partition(".")[0] == _OWN
 
 
 def _unidentified(value: Any) -> Unidentified:

@@ -13,9 +13,8 @@ from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, f
 from mill.api.budget import CallMeter, Price
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelError
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
-from mill.api.reasoning import tags_of
 from mill.api.registry import source_digest
-from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
+from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request, tags_of
 from mill.api.response import Response
 from mill.support.secrets import is_secret, redact_addresses
 from mill.support.terminal import Progress, TokenCount, describe

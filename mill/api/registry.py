@@ -34,24 +34,16 @@ DESCRIPTION = "BACKEND"  # the attribute of a module, or of a class, that descri
 
 @dataclass(frozen=True)
 class Registration:
-    """What a user's file registered, and the entry that had the name before; None where there was none."""
+    """What a user's file registered."""
 
     registry: Registry[Any]
     name: str
     entry: Any
     override: bool
-    before: Any
 
-    @property
-    def replaces_builtin(self) -> bool:
-        """Whether it takes the name of something built in without saying so."""
-        return not self.override and _is_builtin(self.before) and not _is_same(self.before, self.entry)
 
-    def apply(self) -> None:
-        self.registry.add(self.name, self.entry, override=self.override)
-
-    def undo(self) -> None:
-        self.registry.put_back(self.name, self.before)
+class NameTaken(SpecError):
+    """A user's file takes a name of mill; the message goes after that of the file."""
 
 
 @dataclass
@@ -104,28 +96,23 @@ class Registry(Generic[T]):
         self._plugins_read = False
 
     def add(self, name: str, entry: T | str, *, override: bool = False) -> None:
-        """Later registrations win. The name of a built-in is taken with `override` alone: a task file without it is refused,
-        a package is warned of."""
+        """Later registrations win. The name of a built-in is taken with `override` alone: a user's file is refused without
+        it, a package warned of."""
         made, before = _file.get(), self._find(name)
-        if made is not None:
-            made.append(Registration(self, name, entry, override, before))
-        elif not override and _is_builtin(before) and not _is_builtin(entry):
+        if not override and _is_builtin(before) and not _is_same(before, entry):
+            if made is not None:
+                how = "choose another name, or register it with override=True"
+                raise NameTaken(f"registers the {self.what} {name!r}, which is built in: {how}")
             self._warn_taken(name, getattr(entry, "__module__", None) or entry)
             return
+        if made is not None:
+            made.append(Registration(self, name, entry, override))
         (self._of_call if made is not None and not _is_imported(entry) else self._entries)[name] = entry
 
     def entries(self) -> dict[str, T | str | Backend]:
         """All entries by name; those of this call's files win."""
         self._read_builtin()
         return {**self._entries, **self._of_call} if _call.get() is not None else dict(self._entries)
-
-    def put_back(self, name: str, entry: T | str | Backend | None) -> None:
-        """Undo an `add`."""
-        for table in (self._of_call, self._entries):
-            if name in table and table[name] is not entry:
-                del table[name]
-        if entry is not None and self._find(name) is not entry:
-            self._of_call[name] = entry
 
     @property
     def _of_call(self) -> dict[str, T | str | Backend]:
@@ -301,11 +288,6 @@ def register_metric(*names: str, override: bool = False, better: str = "") -> Ca
     return register
 
 
-def register_check(name: str, *, override: bool = False) -> Callable[[C], C]:
-    """Make a `mill.checks.kinds.CheckKind` a command of mill."""
-    return _decorator(checks, (name,), override)
-
-
 _imported: dict[str, str] = {}  # outside of calls: files with their modules
 _registered: dict[str, list[Registration]] = {}
 _digests: dict[str, str] = {}
@@ -336,18 +318,6 @@ def source_digest(module: str) -> str | None:
     return _digests.get(module)
 
 
-def registrations_of(module: ModuleType) -> list[Registration]:
-    """What a user's file registers."""
-    return _registered[module.__name__]
-
-
-def forget_file(module: ModuleType) -> None:
-    """Undo what the file of a module registered; it is not imported any more."""
-    for made in reversed(_registered.pop(module.__name__)):
-        made.undo()
-    del sys.modules[module.__name__]
-
-
 def import_file(path: str | Path, what: str) -> ModuleType:
     """Import a file under a module name derived from its path and content, once: an edited file is another module. What it
     registers is registered again; an exception becomes one line that names the file."""
@@ -367,7 +337,7 @@ def import_file(path: str | Path, what: str) -> ModuleType:
         if name in sys.modules:
             with registering():
                 for made in _registered.get(name, ()):
-                    made.apply()
+                    made.registry.add(made.name, made.entry, override=made.override)
         else:
             _digests[name] = digest
             _execute(path, name, source, what)
@@ -389,6 +359,8 @@ def _execute(path: Path, name: str, source: bytes, what: str) -> None:
             loader.exec_module(module)
     except BaseException as error:  # third-party code may raise anything
         del sys.modules[name]
+        if isinstance(error, NameTaken):
+            raise SpecError(f"{what} {path} {error}") from error
         if isinstance(error, (MillError, KeyboardInterrupt)):
             raise
         raise SpecError(f"{what} {path} raised {describe(error)}") from error

@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from mill.api.errors import SpecError
 from mill.api.message import Context, Media, Message
-from mill.api.reasoning import EFFORTS, read_tags
 from mill.api.request import (
     CLASSIFY,
+    EFFORTS,
     GENERATE,
     LARGEST_SEED,
     LOGLIKELIHOOD,
@@ -27,6 +27,7 @@ from mill.api.request import (
     check_options,
     generation_options,
     option_name,
+    read_tags,
 )
 from mill.api.response import Response
 from mill.api.tools import Tool, ToolCall

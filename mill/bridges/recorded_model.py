@@ -114,7 +114,7 @@ def rejoined(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         spec = found.get("spec")
         if isinstance(spec, str) and spec.count("[") > spec.count("]"):
-            found["spec"] = f"{spec},{name}={_written(value)}"
+            found["spec"] = f"{spec},{name}={str(value).lower() if isinstance(value, bool) else value}"
         else:
             found[name] = value
     return found
@@ -125,10 +125,6 @@ def _number(kind: type[Number], name: str, value: Any, needed: str) -> Number:
         return kind(str(value))
     except ValueError:
         raise SpecError(f"{name}={value}: {needed} is needed") from None
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _on_device(spec: Spec, device: str | None) -> Spec:

@@ -130,11 +130,13 @@ def _answer(task: Task, scored: RunSample, repeat: int) -> Answer:
         finish_reason=responses[-1].finish_reason if responses else None,
         tokens=_answer_tokens(responses[-1]) if form == TEXT and responses and not _calls(responses[:-1]) else None,
         scores=() if form == TEXT else tuple(response.score for response in responses if response.score is not None),
-        units=_units(scored),
+        units=next(
+            (float(pair[1]) for values in scored.values.values() if isinstance(pair := values[0], (tuple, list))), 0.0
+        ),
         scored_tokens=sum(response.prompt_tokens or 0 for response in responses) if form == DOCUMENT else 0,
         choices=tuple(scored.choices) if form == CHOICE else (),
         error=error,
-        seconds=_total([response.seconds for response in responses]),
+        seconds=sum(known) if (known := [one.seconds for one in responses if one.seconds is not None]) else None,
         first_token_s=responses[0].first_token_s if responses else None,
         output_tokens=sum(response.output_tokens or 0 for response in responses),
         retries=sum(response.retries for response in responses),
@@ -158,11 +160,6 @@ def _compared_metric(task: Task, scored: RunSample) -> str:
     return name if name and name != ANSWERED and isinstance(scored.values[name][0], (int, float)) else ""
 
 
-def _units(scored: RunSample) -> float:
-    pairs = (values[0] for values in scored.values.values() if isinstance(values[0], (tuple, list)))
-    return next((float(pair[1]) for pair in pairs), 0.0)
-
-
 def _text(responses: Sequence[Response], extracted: Any, form: str) -> str:
     if form == TEXT:
         return "\n".join([*_calls(responses), *([responses[-1].text] if responses[-1].text else [])])
@@ -184,11 +181,6 @@ def _answer_tokens(response: Response) -> tuple[Token, ...] | None:
     if response.reasoning is None or response.tokens is None:
         return response.tokens
     return None if response.reasoning_tokens is None else response.tokens[response.reasoning_tokens :]
-
-
-def _total(seconds: Sequence[float | None]) -> float | None:
-    known = [value for value in seconds if value is not None]
-    return sum(known) if known else None
 
 
 def read_answers(folder: RunFolder) -> list[Answer]:

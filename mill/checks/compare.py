@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -90,7 +90,11 @@ Examples:
         if runs:
             if a or b:
                 raise SpecError("give two models, or --runs with two recorded runs, not both")
-            _refuse_with_runs(given.typed)
+            unused = [name for name in given.typed if name not in _FOR_RUNS]
+            if unused:  # it would be ignored
+                raise SpecError(
+                    f"--{unused[0]} is about requests to a model, and --runs compares recorded ones: leave it out"
+                )
             return compare_runs(Path(runs[0]), Path(runs[1]), labels)
         if not a or not b:
             raise SpecError("give two models: mill compare A B, or two recorded runs: mill compare --runs A B")
@@ -99,13 +103,6 @@ Examples:
 
 
 _FOR_RUNS = ("runs", "label_a", "label_b", "task_paths", "output_dir", "fail_on", "require", "strict", "report", "quiet")
-
-
-def _refuse_with_runs(typed: Collection[str]) -> None:
-    """Recorded runs send no requests: an option about requests would be ignored."""
-    unused = [name for name in typed if name not in _FOR_RUNS]
-    if unused:
-        raise SpecError(f"--{unused[0]} is about requests to a model, and --runs compares recorded ones: leave it out")
 
 
 def _compared(kind: CheckKind, specs: Sequence[Spec], labels: Sequence[str | None], given: Given) -> Check:
@@ -278,7 +275,8 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
     """Compare the samples that two recorded runs share, without their models. `given` are their labels, if any."""
     folders = [RunFolder(first), RunFolder(second)]
     answers = [read_answers(folder) for folder in folders]
-    labels = [label or _run_label(folder) for label, folder in zip(given, folders, strict=True)]
+    models = [folder.manifest()["model"] for folder in folders]
+    labels = [label or str(model["name"]).rstrip("/").rpartition("/")[2] for label, model in zip(given, models, strict=True)]
     if labels[0] == labels[1]:
         labels = [f"{label} {suffix}" for label, suffix in zip(labels, "AB", strict=True)]
     found = pair(answers[0], answers[1])
@@ -286,7 +284,6 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
         why = "same tasks, but different data" if found.different_data else "different tasks"
         raise RunError(f"{first} and {second} have no sample in common: {why}")
     variant = compared(labels[1], found, None)
-    models = [folder.manifest()["model"] for folder in folders]
     variant.run, variant.model, variant.backend = str(second), models[1]["name"], models[1].get("backend", "")
     variant.warnings.append("recorded runs: no text was scored by both models, so there is no KL")
     for label, side in zip(labels, answers, strict=True):
@@ -295,10 +292,6 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
     check = Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]}, baseline_run=str(first))
     check.baseline_model, check.baseline_backend = models[0]["name"], models[0].get("backend", "")
     return check
-
-
-def _run_label(folder: RunFolder) -> str:
-    return str(folder.manifest()["model"]["name"]).rstrip("/").rpartition("/")[2]
 
 
 def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
@@ -316,6 +309,8 @@ def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat:
     variant.unmeasured |= baseline_failures(pairs)
     measured.estimates["unpaired_rate"] = rate(found.unpaired, found.unpaired + measured.counts["samples"])
     variant.metrics, variant.p_values, variant.counts = measured.estimates, measured.p_values, measured.counts
+    variant.inconclusive = measured.inconclusive
+    variant.partial |= measured.partial
     variant.warnings = [*_pairing_warnings(found), *answer_warnings(measured.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant

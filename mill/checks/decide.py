@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mill.api.errors import SpecError
+from mill.api.errors import RunError, SpecError
 from mill.checks.kinds import CheckKind
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject
 from mill.execute.sample_state import SampleState
+from mill.metrics.differences import LOWER, UNKNOWN, direction
 from mill.plan.sampling import SampleGroup
 from mill.runs.adaptive import (
     FIRST_BLOCK,
@@ -42,6 +43,10 @@ def answer_until_decided(
     are loaded at the same time."""
     claim = config.decide
     assert claim is not None
+    for task in plans[0].tasks:
+        name = next(iter(task.task.metrics), "")
+        if name and direction(name) == UNKNOWN:
+            raise SpecError(f"--decide {claim.text}: whether a higher {name} of {task.task.name} is better is not known")
     orders = [_order(plan) for plan in plans]
     _refuse_different(orders)
     total = orders[0].total
@@ -66,14 +71,19 @@ def _answer_block(runs: Sequence[Run], blocks: Sequence[Sequence[SampleState]], 
     if any(state.open_requests() for block in blocks for state in block):
         return False
     sides = [run.scores.score_states(block) for run, block in zip(runs, blocks, strict=True)]
-    pairs = zip(*([_first_metric(scored) for scored in side] for side in sides), strict=True)
-    test.add([(a[0] - b[1], a[1] - b[0]) for a, b in pairs])
+    test.add([_loss(a, b) for a, b in zip(*sides, strict=True)])
     return True
 
 
-def _first_metric(scored: RunSample) -> Range:
-    name = next(iter(scored.values), "")
-    return value_range(scored, name) if name else UNIT
+def _loss(a: RunSample, b: RunSample) -> Range:
+    """By how much the first metric of a sample got worse."""
+    name = next(iter(a.values or b.values), "")
+    first, second = (value_range(one, name) if name and one.values else UNIT for one in (a, b))
+    if name and direction(name) == UNKNOWN:
+        raise RunError(f"--decide: whether a higher {name} is better is not known")
+    if direction(name) == LOWER:
+        first, second = second, first
+    return first[0] - second[1], first[1] - second[0]
 
 
 def _order(plan: Plan) -> GroupOrder:

@@ -16,10 +16,8 @@ from mill.checks.glossary import GROUPS
 from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import NEAR_TIE
 from mill.checks.pairing import excerpt, excerpts_around, find_divergence, score_shift
-from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.sentences import repeat_sentences
-from mill.checks.subjects import CheckConfig, Subject, label_of, open_subject, with_template
+from mill.checks.subjects import CheckConfig, Condition, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
@@ -55,7 +53,7 @@ Examples:
         return determinism(open_subject(label_of(spec), spec, given.config), given.config, runs=own.runs)
 
     def sentences(self, check: Check, variant: Variant) -> list[str]:
-        return repeat_sentences(variant)
+        return []  # the verdict says it all
 
 
 def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:

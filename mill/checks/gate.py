@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName, nearest
-from mill.checks.glossary import FORMER_NAMES, METRICS, counted, format_interval, format_value
+from mill.checks.glossary import METRICS, counted, format_interval, format_value
 from mill.checks.kinds import kind_of
 from mill.checks.measurements import FORCED
 from mill.checks.result import Check, Variant
@@ -85,6 +85,8 @@ class Rule:
         estimate = variant.metrics.get(self.metric)
         if self.metric in variant.unmeasured:
             return self._outcome(variant, BROKEN, f"{self.metric} could not be measured: {variant.unmeasured[self.metric]}")
+        if self.metric in variant.inconclusive:
+            return self._outcome(variant, INCONCLUSIVE, f"{self.metric}: {variant.inconclusive[self.metric]}")
         if estimate is None:
             return self._outcome(variant, BROKEN, f"{self.metric} was not measured")
         if math.isnan(estimate.value):
@@ -215,7 +217,7 @@ def judge(check: Check, rules: Sequence[Rule]) -> list[RuleOutcome]:
     known = {name for variant in check.variants for name in variant.metrics}
     for rule in rules:
         if rule.metric not in known | set(METRICS):
-            raise _unknown_metric(rule.metric, known | set(METRICS), f"this check has {', '.join(sorted(known))}")
+            raise UnknownName("metric", rule.metric, known | set(METRICS), hint=f"this check has {', '.join(sorted(known))}")
     if not check.variants:
         return [RuleOutcome(rule, "", BROKEN, "the check measured nothing") for rule in rules]
     return [rule.judge(variant) for rule in rules for variant in check.variants]
@@ -229,15 +231,15 @@ def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
 
 def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:
     """Every check with the rules for its kind. A rule for none of them is applied to all, which breaks it."""
-    chosen = [[rule for rule in applicable(check, rules) if not _decided_elsewhere(rule, check, checks)] for check in checks]
+
+    def decided_elsewhere(rule: Rule, check: Check) -> bool:
+        """Whether a check is about another claim, and the rule's own was tested on the same model and tasks: samples that
+        were enough for the one may be too few for the other."""
+        return not _tests(rule, check) and any(_tests(rule, other) and _same_subjects(check, other) for other in checks)
+
+    chosen = [[rule for rule in applicable(check, rules) if not decided_elsewhere(rule, check)] for check in checks]
     unused = [rule for rule in rules if not any(rule in applied for applied in chosen)]
     return [(check, judge(check, [*applied, *unused])) for check, applied in zip(checks, chosen, strict=True)]
-
-
-def _decided_elsewhere(rule: Rule, check: Check, checks: Sequence[Check]) -> bool:
-    """Whether a check is about another claim, and the rule's own was tested on the same model and tasks: samples that were
-    enough for the one may be too few for the other."""
-    return not _tests(rule, check) and any(_tests(rule, other) and _same_subjects(check, other) for other in checks)
 
 
 def _tests(rule: Rule, check: Check) -> bool:
@@ -255,15 +257,9 @@ def check_names(rules: Sequence[Rule]) -> None:
     """Refuse unknown metrics before anything is computed."""
     for rule in rules:
         if rule.metric not in METRICS:
-            near = rule.metric in FORMER_NAMES or nearest(rule.metric, METRICS)
+            near = nearest(rule.metric, METRICS)
             hint = "docs/checks.md lists them" if near else f"metrics of checks are {', '.join(METRICS)}"
-            raise _unknown_metric(rule.metric, METRICS, hint)
-
-
-def _unknown_metric(name: str, known: Iterable[str], hint: str) -> UnknownName:
-    if name in FORMER_NAMES:
-        return UnknownName("metric", name, (), hint=f"did you mean {FORMER_NAMES[name]}? {hint}")
-    return UnknownName("metric", name, known, hint=hint)
+            raise UnknownName("metric", rule.metric, METRICS, hint=hint)
 
 
 def conclude(judged: Sequence[tuple[Check, Sequence[RuleOutcome]]], *, strict: bool) -> str:

@@ -124,7 +124,7 @@ _BY_GROUP: dict[str, dict[str, MetricInfo]] = {
         "score_drop": MetricInfo(
             "score lost",
             NUMBER,
-            "score of the baseline minus score; p by the paired t-test",
+            "by how much the score got worse: that of the baseline minus it, or the reverse where lower is better",
             low=-math.inf,
             tested=True,
             against=True,
@@ -177,12 +177,6 @@ RATIOS = ("ppl_ratio", "word_ppl_ratio")
 METRICS = {name: info for group in _BY_GROUP.values() for name, info in group.items()}
 GROUPS = {group: list(infos) for group, infos in _BY_GROUP.items()}
 AGAINST = [name for name, info in METRICS.items() if info.against]
-
-FORMER_NAMES = {
-    "first_parting": "first_divergence",
-    "parting_margin": "divergence_margin",
-    "clear_parting_rate": "clear_divergence_rate",
-}
 
 
 def title(name: str) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mill.checks.answers import TEXT
+from mill.checks.answers import DOCUMENT, TEXT
 from mill.checks.pairing import AnswerPair, score_shift
-from mill.metrics.differences import paired_loss, valued_pairs
+from mill.metrics.differences import FAILED, LOWER, UNKNOWN, direction, paired_loss, valued_pairs
 from mill.metrics.divergence import Gap, similarity
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import (
@@ -39,16 +39,21 @@ MAX_POSITIONS = 64  # of a text, in the chart of agreement by position
 
 @dataclass
 class Measurements:
-    """Estimates by name, the p-values of those that have a test, and plain counts."""
+    """Estimates by name, the p-values of those that have a test, and plain counts. `inconclusive` says why a metric gives no
+    verdict, `partial` what one leaves out."""
 
     estimates: dict[str, Estimate] = field(default_factory=dict)
     p_values: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    inconclusive: dict[str, str] = field(default_factory=dict)
+    partial: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Measurements) -> None:
         self.estimates |= other.estimates
         self.p_values |= other.p_values
         self.counts |= other.counts
+        self.inconclusive |= other.inconclusive
+        self.partial |= other.partial
 
 
 def answer_measurements(pairs: Sequence[AnswerPair]) -> Measurements:
@@ -101,7 +106,11 @@ def _texts(pairs: Sequence[AnswerPair]) -> Measurements:
     generated = [pair for pair in pairs if pair.a.form == TEXT]
     if not generated:
         return Measurements()
-    faults = {"empty": _empty, "cut_short": _cut_short, "filtered": _filtered}
+    faults: dict[str, Callable[[AnswerPair], bool]] = {
+        "empty": lambda pair: pair.a.empty or pair.b.empty,
+        "cut_short": _cut_short,
+        "filtered": lambda pair: pair.a.filtered or pair.b.filtered,
+    }
     measured = Measurements(counts={name: sum(map(hit, generated)) for name, hit in faults.items()})
     measured.counts["both_empty"] = sum(pair.both_empty for pair in generated)
     measured.counts["baseline_empty"] = sum(pair.a.empty for pair in generated)
@@ -129,36 +138,45 @@ def _reasoning(pairs: Sequence[AnswerPair]) -> Measurements:
     )
 
 
-def _empty(pair: AnswerPair) -> bool:
-    return pair.a.empty or pair.b.empty
-
-
-def _filtered(pair: AnswerPair) -> bool:
-    return pair.a.filtered or pair.b.filtered
-
-
 def _cut_short(pair: AnswerPair) -> bool:
     return pair.a.cut_short or pair.b.cut_short
 
 
+Scored = tuple[float, float, int]
+"""The values of the baseline and of the candidate, and which direction is better."""
+
+
 def _correctness(pairs: Sequence[AnswerPair]) -> Measurements:
-    """Accuracy where the values of a task's repeats are all 0 or 1, the mean score where they are graded, on both sides."""
+    """Accuracy where the values of a task's repeats are all 0 or 1, the mean score where they are graded, on both sides. The
+    loss is inconclusive where one side has no value of a task at all. Tasks whose better direction is unknown have none."""
     by_task: dict[str, list[AnswerPair]] = {}
     for repeats in _by_sample(pairs):
         by_task.setdefault(repeats[0].a.task, []).append(repeats[0])
-    binary: list[tuple[float, float]] = []
-    graded: list[tuple[float, float]] = []
-    for members in by_task.values():
-        valued = [(a, b) for a, b in valued_pairs([pair.values for pair in members]) if not isinstance(a, tuple)]
-        (graded if any(pair.a.graded or pair.b.graded for pair in members) else binary).extend(valued)  # type: ignore[arg-type]
-    measured = _accuracy(binary)
-    measured.add(_graded(graded))
+    measured = Measurements()
+    scored: dict[str, list[Scored]] = {}
+    for task, members in by_task.items():
+        metric = next((one.metric for pair in members for one in (pair.a, pair.b) if one.metric), "")
+        better, values = direction(metric), [pair.values for pair in members]
+        graded = better == LOWER or any(pair.a.graded or pair.b.graded for pair in members)
+        valued = [(a, b) for a, b in valued_pairs(values, better=better) if isinstance(a, float) and isinstance(b, float)]
+        loss = "score_drop" if graded else "acc_drop"
+        scored.setdefault(loss, []).extend((a, b, better) for a, b in valued)
+        if metric and not valued and any(FAILED in pair for pair in values):
+            measured.inconclusive[loss] = f"all samples of {task} failed on one side"
+        elif valued and better == UNKNOWN:
+            measured.partial[loss] = f"whether a higher {metric} of {task} is better is not known"
+    for loss, found in scored.items():
+        known = [one for one in found if one[2] != UNKNOWN]
+        if loss in measured.partial and not known:
+            measured.inconclusive.setdefault(loss, measured.partial.pop(loss))
+            measured.estimates |= _mean_scores(found)
+        elif known and loss not in measured.inconclusive:
+            measured.add(_accuracy(known) if loss == "acc_drop" else _graded(known))
     return measured
 
 
-def _accuracy(pairs: Sequence[tuple[float, float]]) -> Measurements:
-    if not pairs:
-        return Measurements()
+def _accuracy(scored: Sequence[Scored]) -> Measurements:
+    pairs = [(a, b) for a, b, _ in scored]
     n, worse, better = len(pairs), sum(b < a for a, b in pairs), sum(b > a for a, b in pairs)
     loss = paired_loss(pairs)
     return Measurements(
@@ -179,16 +197,18 @@ def _accuracy_of(values: Sequence[float]) -> Estimate:
     return rate(round(sum(values)), len(values)) if {*values} <= {0.0, 1.0} else bounded_mean(values)
 
 
-def _graded(pairs: Sequence[tuple[float, float]]) -> Measurements:
-    if not pairs:
-        return Measurements()
-    loss = paired_loss(pairs)
-    means = {"score_baseline": mean_of([a for a, _ in pairs]), "score": mean_of([b for _, b in pairs])}
+def _graded(scored: Sequence[Scored]) -> Measurements:
+    good_first = [(b, a) if better == LOWER else (a, b) for a, b, better in scored]
+    loss = paired_loss(good_first)
     return Measurements(
-        {**means, "score_drop": loss.estimate},
+        {**_mean_scores(scored), "score_drop": loss.estimate},
         {"score_drop": loss.p},
-        {"graded": len(pairs), "score_regressions": sum(b < a for a, b in pairs)},
+        {"graded": len(scored), "score_regressions": sum(second < first for first, second in good_first)},
     )
+
+
+def _mean_scores(scored: Sequence[Scored]) -> dict[str, Estimate]:
+    return {"score_baseline": mean_of([a for a, _, _ in scored]), "score": mean_of([b for _, b, _ in scored])}
 
 
 def _divergences(pairs: Sequence[AnswerPair]) -> Measurements:
@@ -225,29 +245,27 @@ def _clear_divergence(pair: AnswerPair) -> bool:
 
 
 def _scored(pairs: Sequence[AnswerPair]) -> Measurements:
-    """Metrics of choices and documents, which both engines score."""
+    """Metrics of choices and documents, which both engines score. A document that failed has an unknown log-probability, and
+    the ratio of perplexities is NaN."""
     both = [pair for pair in pairs if not pair.failed and pair.a.scores and len(pair.a.scores) == len(pair.b.scores)]
-    if not both:
-        return Measurements()
-    shifts = [
-        [score_shift(a, b) for pair in repeats for a, b in zip(pair.a.scores, pair.b.scores, strict=True)]
-        for repeats in _by_sample(both)
-    ]
-    most = largest([shift for sample_shifts in shifts for shift in sample_shifts])
-    measured = Measurements({"logprob_shift": positive_mean(shifts)})
-    measured.estimates["logprob_shift_max"] = around(most, None, len(both))
+    measured = Measurements()
+    if both:
+        shifts = [
+            [score_shift(a, b) for pair in repeats for a, b in zip(pair.a.scores, pair.b.scores, strict=True)]
+            for repeats in _by_sample(both)
+        ]
+        most = largest([shift for sample_shifts in shifts for shift in sample_shifts])
+        measured.estimates = {"logprob_shift": positive_mean(shifts), "logprob_shift_max": around(most, None, len(both))}
     documents = [pair for pair in both if pair.a.units]
-    if documents:
-        by_token = all(pair.same_tokens for pair in documents)
-        per_unit = [_per_unit(pair, pair.a.scored_tokens if by_token else pair.a.units) for pair in documents]
-        measured.add(_perplexity_ratio(per_unit, "ppl_ratio" if by_token else "word_ppl_ratio"))
+    failed = [[math.nan] for pair in pairs if pair.failed and pair.a.form == DOCUMENT]
+    if documents or failed:
+        by_token = bool(documents) and all(pair.same_tokens for pair in documents)
+        per_unit = []
+        for pair in documents:  # the difference of log-probabilities as that of each of the document's units
+            units, (a, b) = pair.a.scored_tokens if by_token else pair.a.units, (pair.a.scores[0], pair.b.scores[0])
+            per_unit.append([0.0 if a == b else (a - b) / units] * max(1, round(units)))
+        measured.add(_perplexity_ratio([*per_unit, *failed], "ppl_ratio" if by_token else "word_ppl_ratio"))
     return measured
-
-
-def _per_unit(pair: AnswerPair, units: float) -> list[float]:
-    """A document's difference of log-probabilities as that of each of its units."""
-    a, b = pair.a.scores[0], pair.b.scores[0]
-    return [0.0 if a == b else (a - b) / units] * max(1, round(units))
 
 
 def _perplexity_ratio(groups: Sequence[Sequence[float]], name: str = "ppl_ratio") -> Measurements:

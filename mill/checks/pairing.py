@@ -6,14 +6,14 @@ Rows of a check have excerpts of long texts around the divergence.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
-from mill.metrics.differences import FAILED, Value
+from mill.metrics.differences import FAILED, LOWER, Value, direction
 from mill.metrics.divergence import common_start, severity, similarity
 
 MAX_CHARS = 4000  # of a prompt or an answer
@@ -126,7 +126,8 @@ class AnswerPair:
 
 
 def _right(answer: Answer) -> bool | None:
-    return answer.value == 1.0 if answer.value in (0.0, 1.0) else None
+    best = 0.0 if direction(answer.metric) == LOWER else 1.0
+    return answer.value == best if answer.value in (0.0, 1.0) else None
 
 
 def score_shift(a: float, b: float) -> float:
@@ -209,7 +210,11 @@ def pair(first: Sequence[S], second: Sequence[S]) -> Pairs[S]:
     alone = [repeats[0] for number, repeats in enumerate(sides[0]) if number not in partners]
     matched = [(repeats, partners[number]) for number, repeats in enumerate(sides[0]) if number in partners]
     return Pairs(
-        [answers for repeats, others in matched for answers in _repeat_by_repeat(repeats, others)],
+        [
+            (repeats[index % len(repeats)], others[index % len(others)])
+            for repeats, others in matched
+            for index in range(max(len(repeats), len(others)))
+        ],
         unpaired=len(sides[0]) + len(sides[1]) - 2 * len(partners),
         different_data=sum((sample.task, sample.id) in remaining for sample in alone),
     )
@@ -220,11 +225,6 @@ def _samples(rows: Sequence[S]) -> list[Repeats[S]]:
     for row in rows:
         found.setdefault((row.task, row.id), []).append(row)
     return list(found.values())
-
-
-def _repeat_by_repeat(first: Repeats[S], second: Repeats[S]) -> Iterator[tuple[S, S]]:
-    for index in range(max(len(first), len(second))):
-        yield first[index % len(first)], second[index % len(second)]
 
 
 def _digests(sample: Pairable) -> list[str]:

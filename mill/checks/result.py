@@ -1,4 +1,5 @@
-"""The result of a check and its file `check.json`, which reports, gates and other programs read."""
+"""The result of a check and its file `check.json`, which reports, gates and other programs read. A row, category or series
+in it that does not fit is refused with the name of the field."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mill.api.errors import RunError
 from mill.checks.glossary import METRICS
@@ -17,7 +18,103 @@ from mill.metrics.estimate import Estimate
 from mill.store.folder import short_hash
 from mill.store.schema import Decision
 from mill.support.files import encode_float, read_bytes, slug, write_atomically
-from mill.support.validate import convert, parse_json
+from mill.support.validate import Number, convert, parse_json
+
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)] | Literal["NaN"]
+Rate = tuple[Share | None, Share | None, Share | None, Count]
+Score = tuple[Number | None, Number | None, Number | None, Count]
+Severity = Literal["identical", "minor", "moderate", "severe", "empty", "failed"]
+
+
+class TokenFile(Struct):
+    text: str
+    logprob: Number
+    top: list[tuple[int | str, Number]] = []
+
+
+class DivergenceFile(Struct):
+    char: int
+    token: Annotated[int, Meta(ge=1)] | None = None
+    margin: Number | None = None
+    tokens: tuple[TokenFile | None, TokenFile | None] | None = None
+
+
+class ComparedChoice(Struct):
+    """A choice of multiple choice, with its log-probability on both sides."""
+
+    text: str
+    logprobs: tuple[Number, Number]
+
+
+class ComparedRow(Struct):
+    """A sample answered by two engines."""
+
+    task: str
+    id: str
+    category: str
+    prompt: str
+    texts: tuple[str, str]
+    extracted: tuple[Any, Any]
+    right: tuple[bool | None, bool | None]
+    errors: tuple[str | None, str | None]
+    severity: Severity
+    similarity: Number
+    flipped: bool | None
+    gold: Any = None
+    divergence: DivergenceFile | None = None
+    kl: dict[str, Number] | None = None
+    kl_positions: list[Number] | None = None
+    choices: list[ComparedChoice] | None = None
+
+
+class RepeatedRow(Struct):
+    """A sample answered several times by one engine; `texts` are the two most common answers."""
+
+    task: str
+    id: str
+    category: str
+    prompt: str
+    share: Number
+    distinct: Annotated[int, Meta(ge=1)]
+    failed: Count
+    texts: Annotated[list[str], Meta(min_length=1, max_length=2)]
+    errors: Annotated[list[str | None], Meta(min_length=1, max_length=2)]
+    times: list[Count]
+    score_range: Number | None = None
+    divergence: DivergenceFile | None = None
+
+
+class Group(Struct):
+    """A category of a task. Rates are value, low, high and n."""
+
+    task: str
+    category: str
+    n: Count
+    match_rate: Rate | UnsetType = UNSET
+    flip_rate: Rate | UnsetType = UNSET
+    acc_baseline: Rate | UnsetType = UNSET
+    acc: Rate | UnsetType = UNSET
+    score_baseline: Score | UnsetType = UNSET
+    score: Score | UnsetType = UNSET
+
+
+class PositionFile(Struct):
+    position: Annotated[int, Meta(ge=1)]
+    agreement: Number
+    n: Annotated[int, Meta(ge=1)]
+
+
+class ErrorFile(Struct):
+    id: str
+    error: str
+
+
+class SeriesData(Struct, frozen=True):
+    kl: tuple[Number, ...] = ()
+    agreement_by_position: tuple[PositionFile, ...] = ()
+    errors: tuple[ErrorFile, ...] = ()
+
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
 ROUNDING = 1e-6
@@ -29,7 +126,8 @@ class Variant:
 
     `metrics` are estimates by name, `p_values` those of metrics with a test, `counts` plain numbers, `series` the data of
     charts, `rows` one entry per sample. `unmeasured` has the reason why a metric could not be measured on all samples, which
-    breaks rules on it. `partial` has what a metric leaves out without a fault of the engine. `verdict` is a sentence or two.
+    breaks rules on it. `partial` has what a metric leaves out without a fault of the engine, `inconclusive` why one gives no
+    verdict. `verdict` is a sentence or two.
     """
 
     label: str
@@ -46,6 +144,7 @@ class Variant:
     warnings: list[str] = field(default_factory=list)
     unmeasured: dict[str, str] = field(default_factory=dict)
     partial: dict[str, str] = field(default_factory=dict)
+    inconclusive: dict[str, str] = field(default_factory=dict)
     verdict: str = ""
     decision: Decision | None = None
     """A claim that was decided on random samples."""
@@ -96,8 +195,6 @@ class Check:
 
 def read_check(path: Path) -> Check:
     """Read a check from its file or folder; another version or an invalid field raises."""
-    from mill.checks.schema import ComparedRow, Group, RepeatedRow, SeriesData
-
     file = path / FILE if path.is_dir() else path
     try:
         data = parse_json(read_bytes(file), file, RunError)
@@ -155,9 +252,9 @@ def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
 
 def find_checks(path: Path) -> list[Path]:
     """The checks in a folder: its own, or all below it, oldest first."""
-    if path.is_file() or (path / FILE).exists():
+    if path.is_file() or (path / FILE).is_file():
         return [path]
-    files = sorted(path.rglob(FILE), key=lambda file: (file.lstat().st_mtime, file))
+    files = sorted((file for file in path.rglob(FILE) if file.is_file()), key=lambda file: (file.lstat().st_mtime, file))
     if not files:
         if not path.exists():
             raise RunError(f"{path} does not exist")

@@ -13,6 +13,7 @@ from mill.metrics.differences import (
     FAILED,
     Difference,
     Value,
+    direction,
     negated,
     paired_loss,
     perplexity_difference,
@@ -91,15 +92,18 @@ class PairedRuns:
             return paired  # a failed sample, whose value is unknown
         if paired is None or math.isnan(paired.difference.p):
             return unpaired
-        drawn = all(run.is_random_sample(name) for run in (self.first, self.second))
-        return unpaired if drawn and _is_narrower(unpaired, paired) else paired
+        if all(run.is_random_sample(name) for run in (self.first, self.second)):
+            errors = [one.difference.estimate.stderr for one in (unpaired, paired)]  # they may have few samples in common
+            if errors[0] is not None and errors[1] is not None and errors[0] < errors[1]:
+                return unpaired
+        return paired
 
     def _task(self, task: str, metric: str, *, same_samples: bool) -> ScoreDifference | None:
         """None where no pairs have values, or where those are not what the recorded score is the mean of."""
         matches = self.matches(task)
         if same_samples and matches.unpaired:
             return None
-        pairs = valued_pairs([(_counts(a, metric), _counts(b, metric)) for a, b in matches.pairs])
+        pairs = valued_pairs([(_counts(a, metric), _counts(b, metric)) for a, b in matches.pairs], better=direction(metric))
         plain = [(a, b) for a, b in pairs if isinstance(a, float) and isinstance(b, float)]
         ratios = [(a, b) for a, b in pairs if isinstance(a, tuple) and isinstance(b, tuple)]
         recorded = [self._recorded_as(run, task, metric) for run in (self.first, self.second)]
@@ -147,12 +151,6 @@ class PairedRuns:
 
 def _counts(row: SampleRow, metric: str) -> Value:
     return FAILED if row.error else row.number(metric)
-
-
-def _is_narrower(one: ScoreDifference, other: ScoreDifference) -> bool:
-    """Whether a difference is known more precisely: two random samples may have few samples in common."""
-    first, second = one.difference.estimate.stderr, other.difference.estimate.stderr
-    return first is not None and second is not None and first < second
 
 
 def _aggregation(values: Sequence[Number], recorded: Estimate | None) -> str | None:

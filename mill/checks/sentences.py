@@ -8,7 +8,7 @@ from mill.checks.glossary import RATIOS, counted, format_interval, format_value
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import MARGIN, SIGNIFICANT, corrected_tests, strictest_level
 from mill.metrics.estimate import Estimate
-from mill.metrics.power import POWER, detectable_loss, needed_samples
+from mill.metrics.paired import POWER, detectable_loss, needed_samples
 from mill.tasks.suite import SUITES
 
 WANTED = 0.02  # the loss of accuracy that a suggested number of samples would show
@@ -33,8 +33,10 @@ def _measured(variant: Variant, *names: str) -> list[Estimate] | None:
 def _failures(variant: Variant) -> list[str]:
     counts, found = variant.counts, list[str]()
     n, failed = counts.get("samples", 0), counts.get("failed", 0)
-    if failed:
-        own = counts.get("candidate_failed", failed)
+    own = counts.get("candidate_failed", failed)
+    if failed and n in (own, failed - own):
+        found.append(f"All {counted(n, 'request')} failed on one side: nothing can be compared.")
+    elif failed:
         whose = "" if own == failed else f", {own} of them on {variant.label}"
         found.append(f"{failed} of {counted(n, 'request')} failed{whose}: a failed request counts as changed and as wrong.")
     if counts.get("nonfinite_positions"):
@@ -42,8 +44,8 @@ def _failures(variant: Variant) -> list[str]:
             f"The log-probabilities of {counted(counts['nonfinite_positions'], 'position')} are NaN or infinite: that is a "
             "fault of an engine, not noise."
         )
-    reasons = dict.fromkeys(variant.unmeasured.values())
-    return found + [f"Not everything could be measured: {reason}." for reason in reasons]
+    found += [f"Not everything could be measured: {reason}." for reason in dict.fromkeys(variant.unmeasured.values())]
+    return found + [f"Inconclusive: {reason}." for reason in dict.fromkeys(variant.inconclusive.values())]
 
 
 def _accuracy(variant: Variant) -> list[str]:
@@ -80,7 +82,8 @@ def _score(variant: Variant) -> list[str]:
     from_to = f"from {format_value('score', before.value)} to {format_value('score', after.value)}"
     change = f"lost {format_value('score_drop', drop.value)} {format_interval('score_drop', drop)}".rstrip()
     if corrected < SIGNIFICANT and drop.value:
-        return [f"The mean score {'fell' if drop.value > 0 else 'rose'} {from_to} ({change}, p = {p:.2g}): not noise."]
+        how = "worse" if drop.value > 0 else "better"
+        return [f"The mean score got {how}, {from_to} ({change}, p = {p:.2g}): not noise."]
     return [f"No change of the mean score detected: {from_to} ({change})."]
 
 
@@ -149,7 +152,7 @@ def _reach(check: Check, variant: Variant) -> list[str]:
     found = _measured(variant, "acc_drop")
     if found is None:
         documents = any(name in variant.metrics for name in RATIOS) and "forced_texts" not in variant.counts
-        if documents or "acc_drop" in variant.metrics or "score_drop" in variant.metrics:
+        if documents or variant.inconclusive or "acc_drop" in variant.metrics or "score_drop" in variant.metrics:
             return []
         return ["These samples have no gold answers, so they cannot show whether accuracy changed: use --tasks."]
     n, level = found[0].n, strictest_level(variant)
@@ -183,41 +186,3 @@ def _suggestion(check: Check, needed: int) -> str:
     larger = isinstance(limit, int) and not set(check.tasks) & set(SUITES)
     tasks = "" if larger else f"--tasks {LARGE_TASK} "
     return f"{purpose} use {tasks}--limit {math.ceil(size / max(1, len(check.tasks))) if larger else size}"
-
-
-def load_sentences(check: Check, variant: Variant) -> list[str]:
-    sentences, counts = [], variant.counts
-    requests = counts.get("samples", 0) * counts.get("repetitions", 1)
-    failed, rate = counts.get("failed", 0), variant.metrics.get("failure_rate")
-    if failed:
-        sentences.append(f"{failed} of {counted(requests, 'request')} failed under this load.")
-    elif rate is not None and rate.high is not None:
-        bound = format_value("failure_rate", rate.high)
-        sentences.append(f"None of {counted(requests, 'request')} failed, and up to {bound} may (95 % interval).")
-    if found := _measured(variant, "match_rate"):
-        diverged, n = counts.get("diverged", 0), found[0].n
-        lowest = check.variants[0].label
-        compared = "between repetitions" if variant is check.variants[0] else f"from those at {lowest}"
-        sentences.append(
-            f"{diverged} of {counted(n, 'text')} differ {compared}." if diverged else f"No text differs {compared}."
-        )
-    return sentences
-
-
-def repeat_sentences(variant: Variant) -> list[str]:
-    found, counts = _measured(variant, "identical_rate"), variant.counts
-    if found is None:
-        return []
-    same, runs = found[0], counts.get("runs", 0)
-    diverged, near = counts.get("diverged", 0), counts.get("near_ties", 0)
-    if not diverged:
-        bound = (
-            ""
-            if same.low is None
-            else f"; up to {format_value('identical_rate', 1 - same.low)} of other prompts may not (95 % interval)"
-        )
-        return [f"{counted(same.n, 'prompt')} got the same answer in all of {counted(runs, 'run')}{bound}."]
-    sentence = f"{diverged} of {counted(same.n, 'prompt')} got different answers over {counted(runs, 'run')}"
-    if near:
-        sentence += f", {near} of them first at a near-tie of the two best tokens, where rounding alone may decide"
-    return [f"{sentence}."]

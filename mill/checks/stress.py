@@ -11,7 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -22,10 +22,8 @@ from mill.checks.glossary import GROUPS
 from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import answer_measurements
 from mill.checks.pairing import AnswerPair, pair
-from mill.checks.passes import Condition, Pass, make_passes
 from mill.checks.result import Check, Variant
-from mill.checks.sentences import load_sentences
-from mill.checks.subjects import CheckConfig, Subject, label_of, open_subject, with_template
+from mill.checks.subjects import CheckConfig, Condition, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import load_verdict
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
@@ -91,7 +89,7 @@ Examples:
         return stress(subject, given.config, levels=levels, **how)
 
     def sentences(self, check: Check, variant: Variant) -> list[str]:
-        return load_sentences(check, variant)
+        return []  # the verdict says it all
 
 
 def _levels(text: str) -> list[int]:
@@ -121,7 +119,10 @@ def stress(
     for number, level in _turns(levels, repetitions):
         conditions = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
         try:
-            pass_config = _distinct(config) if distinct_prompts else config
+            pass_config = config
+            if distinct_prompts:  # that no cache contains: a random line before each
+                system = f"[{secrets.token_hex(4)}]\n{config.settings.system_prompt or ''}".strip()
+                pass_config = replace(config, settings=replace(config.settings, system_prompt=system))
             passes, warnings = make_passes(subject, pass_config, conditions, resume=False, keep_model=True)
         except ServerGone as error:  # a result of the load test, not an error of the command
             if not by_level[levels[0]]:
@@ -176,18 +177,12 @@ def _warm_up(subject: Subject, config: CheckConfig, level: int) -> None:
     )
 
 
-def _distinct(config: CheckConfig) -> CheckConfig:
-    """Prompts that no cache contains: a random line before each."""
-    line = f"[{secrets.token_hex(4)}]"
-    system = f"{line}\n{config.settings.system_prompt or ''}".strip()
-    return replace(config, settings=replace(config.settings, system_prompt=system))
-
-
 def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: bool, compared: bool) -> Variant:
     answers = [answer for made in passes for answer in made.answers]
     failed = sum(answer.error is not None for answer in answers)
     metrics = {"failure_rate": rate(failed, len(answers))}
-    variant = Variant(f"concurrency {level}", run=passes[0].run, series={"errors": _errors(answers)})
+    errors = [{"id": answer.id, "error": answer.error} for answer in answers if answer.error is not None]
+    variant = Variant(f"concurrency {level}", run=passes[0].run, series={"errors": errors})
     variant.counts = {"samples": len(passes[0].answers), "repetitions": len(passes)}
     if compared:
         pairs = _least_similar(passes, base)
@@ -198,6 +193,7 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
         variant.rows = [row_of(pair, None) for pair in pairs if not pair.identical]
         variant.warnings = answer_warnings(measured.counts)
         variant.unmeasured = baseline_failures(pairs)
+        variant.inconclusive, variant.partial = measured.inconclusive, measured.partial
     variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
     if served:
         metrics["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
@@ -247,7 +243,3 @@ def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, Estimate
     if not known:
         return {}
     return {f"{name}_{short}": around(percentile(known, share), None, len(known)) for short, share in SHARES.items()}
-
-
-def _errors(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    return [{"id": answer.id, "error": answer.error} for answer in answers if answer.error is not None]

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 
 from mill.checks.glossary import RATIOS, counted, format_interval, format_value, title
 from mill.checks.result import Variant
-from mill.metrics.estimate import Estimate
-from mill.metrics.paired import holm, rate_difference
-from mill.metrics.power import needed_samples
+from mill.metrics.paired import holm, needed_samples
 
 UNCHANGED, WORSE, BETTER, DIFFERENT, UNDECIDED = "unchanged", "worse", "better", "different", "inconclusive"
 SIGNIFICANT = 0.05
 MARGIN = 0.01  # a change of accuracy within one point counts as unchanged
-MAX_NEEDED = 10**6  # larger numbers of samples are not worth a hint
 _HEADS = {UNCHANGED: "unchanged within noise", UNDECIDED: "inconclusive at this n"}
 RATIO_MARGIN = math.log(1.01)  # and so does a change of perplexity within one per cent
 
@@ -35,11 +32,17 @@ class Finding:
 def verdict(variant: Variant) -> str:
     """What comes first in every report of the check: a sentence about accuracy, score and perplexity, and one about texts,
     each with its own status. A difference comes before what is inconclusive; equal statuses share a sentence."""
-    findings, texts = [*_faults(variant), *_tests(variant)], _differences(variant)
-    status = _status(findings)
-    if _identical(variant) and status in (UNCHANGED, UNDECIDED):
+    tests = [_test(variant, name, p) for name, p in corrected_tests(variant).items()]
+    findings, texts = [*_faults(variant), *tests], _differences(variant)
+    statuses = {finding.status for finding in findings}
+    status = next((one for one in (WORSE, BETTER, DIFFERENT, UNDECIDED) if one in statuses), UNCHANGED)
+    kl, same = variant.metrics.get("kl_max"), variant.metrics.get("match_rate")
+    identical = kl is not None and kl.value == 0.0 and same is not None and same.value == 1.0
+    if identical and status in (UNCHANGED, UNDECIDED):
         n = counted(variant.counts["samples"], "sample")
-        return f"{UNCHANGED} on these {n}: {'; '.join(texts)}, and KL is 0{_inconclusive_part(findings)}"
+        undecided = "; ".join(finding.text for finding in findings if finding.status == UNDECIDED)
+        other = f"; {UNDECIDED} for other samples: {undecided}" if undecided else ""
+        return f"{UNCHANGED} on these {n}: {'; '.join(texts)}, and KL is 0{other}"
     diverged = bool(variant.counts.get("diverged"))
     if not findings and diverged:
         return f"{DIFFERENT}: {'; '.join(texts)}; without gold answers or log-probabilities, whether worse is unknown"
@@ -55,30 +58,12 @@ def verdict(variant: Variant) -> str:
     return f"{compared}. {tested}" if status == UNDECIDED and diverged else f"{tested}. {compared}"
 
 
-def _status(findings: Sequence[Finding]) -> str:
-    """That of the gravest finding."""
-    statuses = {finding.status for finding in findings}
-    return next((status for status in (WORSE, BETTER, DIFFERENT, UNDECIDED) if status in statuses), UNCHANGED)
-
-
-def _identical(variant: Variant) -> bool:
-    """Whether both engines computed the same: equal texts, and a KL of 0 everywhere."""
-    largest, same = variant.metrics.get("kl_max"), variant.metrics.get("match_rate")
-    return largest is not None and largest.value == 0.0 and same is not None and same.value == 1.0
-
-
-def _inconclusive_part(findings: Sequence[Finding]) -> str:
-    """What equal texts on few samples do not show."""
-    undecided = [finding.text for finding in findings if finding.status == UNDECIDED]
-    return f"; {UNDECIDED} for other samples: {'; '.join(undecided)}" if undecided else ""
-
-
 def _faults(variant: Variant) -> list[Finding]:
     """Problems that noise does not explain."""
     counts, faults = variant.counts, []
     n, failed = counts.get("samples", 0), counts.get("failed", 0)
     own = counts.get("candidate_failed", failed)
-    if own:
+    if own and own < n:
         faults.append(f"{own} of {n} samples failed")
     if counts.get("nonfinite_positions"):
         faults.append(f"{counts['nonfinite_positions']} of {counts['positions']} positions are NaN or infinite")
@@ -89,12 +74,9 @@ def _faults(variant: Variant) -> list[Finding]:
     findings = [Finding(WORSE, text) for text in faults]
     if variant.unmeasured and failed > own:  # failures of the baseline say nothing about the candidate
         findings.append(Finding(UNDECIDED, next(iter(variant.unmeasured.values()))))
-    return findings
-
-
-def _tests(variant: Variant) -> list[Finding]:
-    """Significance tests of lost accuracy, lost score and perplexity."""
-    return [_test(variant, name, p) for name, p in corrected_tests(variant).items()]
+    if own and own == n:
+        return [*findings, Finding(UNDECIDED, f"all {n} samples failed, so nothing can be compared")]
+    return findings + [Finding(UNDECIDED, reason) for reason in dict.fromkeys(variant.inconclusive.values())]
 
 
 def corrected_tests(variant: Variant) -> dict[str, float]:
@@ -113,9 +95,11 @@ def _test(variant: Variant, name: str, corrected: float) -> Finding:
     """An interval within the margin counts as unchanged, even if the change is significant."""
     estimate, p = variant.metrics[name], variant.p_values[name]
     value, low, high = (_difference(name, bound) for bound in (estimate.value, estimate.low, estimate.high))
-    text, margin = _test_text(name, estimate, p), _margin(name, variant)
+    parts = (f"{title(name)} {format_value(name, estimate.value)}", format_interval(name, estimate))
+    text, margin = " ".join(filter(None, parts)) + ("" if math.isnan(p) else f", p = {p:.2g}"), _margin(name, variant)
     if value is None or not math.isfinite(value):
-        return Finding(WORSE, f"{text}: not a finite number")
+        unknown = name in RATIOS and variant.counts.get("failed") and math.isnan(estimate.value)
+        return Finding(UNDECIDED if unknown else WORSE, f"{text}: not a finite number")
     if low is not None and high is not None and -margin <= low and high <= margin:
         return Finding(UNCHANGED, text)
     if corrected < SIGNIFICANT and value:
@@ -139,52 +123,21 @@ def _margin(name: str, variant: Variant) -> float:
     return MARGIN * abs(variant.metrics["score_baseline"].value)
 
 
-def _test_text(name: str, estimate: Estimate, p: float) -> str:
-    text = f"{title(name)} {format_value(name, estimate.value)}"
-    text = " ".join(filter(None, (text, format_interval(name, estimate))))
-    return text if math.isnan(p) else f"{text}, p = {p:.2g}"
-
-
 def _needed(name: str, variant: Variant, margin: float, level: float) -> str:
-    """How many samples would decide, if pairs change as often as they did here; empty where no number follows."""
+    """How many samples McNemar's test needs to find such a change, or one at the margin, four times out of five, if pairs
+    change as often as they did here; empty where no number follows."""
     estimate = variant.metrics[name]
     if name != "acc_drop" or not estimate.n:
         return ""
     worse, better = variant.counts.get("regressions", 0), variant.counts.get("improvements", 0)
+    n = estimate.n
     if abs(estimate.value) > margin:
-        needed = _needed_to_differ(worse, better, estimate.n, level)
-        return f"; about {rounded(needed)} samples would show whether a change of this size is real" if needed else ""
-    needed = _needed_to_agree(worse, better, estimate.n, margin)
-    points = counted(round(100 * margin), "point")
-    return f"; about {rounded(needed)} samples would show whether it is within {points}" if needed else ""
-
-
-def _needed_to_differ(worse: int, better: int, n: int, level: float) -> int:
-    """The size at which McNemar's test finds such a change four times out of five."""
-    return max(n, needed_samples(abs(worse - better) / n, min(worse, better) / n, level))
-
-
-def _needed_to_agree(worse: int, better: int, n: int, margin: float) -> int:
-    """The size at which the whole interval is within the margin. Half a sample is added to both counts: a few samples
-    without a change do not show that no sample changes. 0 where no reasonable size would do."""
-    share_worse, share_better = (worse + 0.5) / (n + 2), (better + 0.5) / (n + 2)
-    needed = n
-    while needed <= MAX_NEEDED:
-        expected = rate_difference(round(share_worse * needed), round(share_better * needed), needed)
-        if max(abs(expected.low or 0.0), abs(expected.high or 0.0)) <= margin:
-            return needed
-        needed = _next_size(needed)
-    return 0
-
-
-def _next_size(n: int) -> int:
-    return math.ceil(n * 1.02) + 1
-
-
-def rounded(count: int) -> str:
-    """Up to two digits: what is estimated is not exact."""
-    digits = max(0, len(str(count)) - 2)
-    return f"{math.ceil(count / 10**digits) * 10**digits:,}"
+        loss, gains, what = abs(worse - better) / n, min(worse, better) / n, "whether a change of this size is real"
+    else:  # few samples without a gain do not show that there is none
+        loss, gains, what = margin, (better + 0.5) / (n + 2), f"a loss of {counted(round(100 * margin), 'point')}"
+    needed = max(n, needed_samples(loss, gains, level))
+    digits = max(0, len(str(needed)) - 2)  # what is estimated is not exact
+    return f"; about {math.ceil(needed / 10**digits) * 10**digits:,} samples would show {what}"
 
 
 def _differences(variant: Variant) -> list[str]:
@@ -244,7 +197,8 @@ def repeat_verdict(variant: Variant) -> str:
     if not n:
         return f"{UNDECIDED}: every answer is empty"
     if counts["diverged"]:
-        return f"not deterministic: {counts['diverged']} of {n} prompts got different answers over {runs} runs"
+        near = f", {counts['near_ties']} of them first at a near-tie" if counts.get("near_ties") else ""
+        return f"not deterministic: {counts['diverged']} of {n} prompts got different answers over {runs} runs{near}"
     most = (
         ""
         if estimate.low is None

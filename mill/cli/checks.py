@@ -11,16 +11,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from mill.api.errors import SpecError
+from mill.api.errors import Interrupted, SpecError
 from mill.checks.gate import Rule, check_names, conclude, judge, judge_all, parse_rules
 from mill.checks.kinds import CheckKind, Given
 from mill.checks.result import Check, find_checks, read_check
 from mill.checks.subjects import check_config
 from mill.checks.verdict import first_sentences
 from mill.cli.options import Decorator, FilePath, given_options, option, options, with_options
-from mill.cli.process import interrupted
-from mill.options.definitions import CheckOptions
-from mill.options.eval_options import merge
+from mill.options.definitions import CheckOptions, merge
 from mill.options.option import options_of
 from mill.report.checks import as_junit
 from mill.report.sections import summary_markdown
@@ -36,11 +34,6 @@ _BEFORE = (
     "task_paths", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "output_dir",
 )  # fmt: skip
 _AFTER = ("wait", "fresh", "quiet")
-
-
-def rule_options() -> Decorator:
-    """The rules of a check; the same for commands that make a check and for those that read one."""
-    return options(RULES, CheckOptions)
 
 
 def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorator:
@@ -94,7 +87,7 @@ def _run(ctx: click.Context, kind: CheckKind, values: Mapping[str, Any]) -> int:
     try:
         check = kind.make(Given(kind.Options(**own), options, config, typed))
     except KeyboardInterrupt:
-        raise interrupted() from None
+        raise Interrupted() from None
     return _finish(check, options, rules)
 
 
@@ -148,7 +141,7 @@ Examples:
 
 @click.command("gate", epilog=_GATE_EXAMPLES)
 @click.argument("folder", type=FilePath())
-@rule_options()
+@options(RULES, CheckOptions)
 @click.option("--junit", type=FilePath(), default=None, help="Also write the outcomes as JUnit XML.")
 def gate_command(folder: str, fail_on: str | None, require: str | None, strict: bool | None, junit: str | None) -> int:
     """End with exit code 3 when a check of FOLDER breaks a rule, and with 5 when its samples are too few to decide."""

@@ -8,13 +8,12 @@ from typing import Any
 import click
 
 from mill.api.budget import BudgetReached
-from mill.api.errors import UNDECIDED_EXIT, MillError, SpecError, UnknownName
+from mill.api.errors import UNDECIDED_EXIT, Interrupted, MillError, SpecError, UnknownName
 from mill.api.registry import tasks
 from mill.cli.options import FilePath, argument, given_options, option, options
-from mill.cli.process import interrupted
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.eval_options import EvalOptions, merge, read_run_file, run_file_schema
+from mill.options.definitions import EvalOptions, merge, read_run_file, run_file_schema
 from mill.options.option import one_call
 from mill.report.scores import print_outcome, print_plan
 from mill.runs.evaluate import Plan
@@ -106,7 +105,7 @@ def evaluate(options: EvalOptions) -> int:
     try:
         codes = {_execute(one, options, number, alone=len(plans) == 1) for number, one in enumerate(plans)}
     except KeyboardInterrupt:
-        raise interrupted("the same command without --fresh" if options.fresh else "the same command") from None
+        raise Interrupted("the same command without --fresh" if options.fresh else "the same command") from None
     return next((code for code in (FAILED, STOPPED, UNDECIDED) if code in codes), 0)
 
 

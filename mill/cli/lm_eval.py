@@ -38,8 +38,7 @@ def command(arguments: tuple[str, ...]) -> int:
             raise
         raise MissingPackage("mill lm-eval", "lm_eval", "lm-eval") from error
     from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
-    from mill.bridges.lm_eval.data import local_first
-    from mill.bridges.lm_eval.library import compiled_once
+    from mill.bridges.lm_eval.library import compiled_once, local_first
     from mill.bridges.lm_eval.model import NAME, MillLM, read_arguments
     from mill.bridges.recorded_model import RecordedModel
 

@@ -23,9 +23,8 @@ from mill.store.schema import Manifest, SessionEntry
 from mill.support.terminal import warn
 from mill.support.validate import convert
 from mill.tasks.hooks import check_metrics
-from mill.tasks.load import load_builtin, load_files, make_task
+from mill.tasks.load import load_builtin, load_files, make_task, source, source_names, split_name
 from mill.tasks.multiple_choice import is_generated
-from mill.tasks.sources import source, source_names, split_name
 
 
 @click.command("ls")

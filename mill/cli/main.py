@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import importlib
+import io
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -18,7 +23,6 @@ import click
 from mill import __version__
 from mill.api.errors import MillError, UnknownName, nearest
 from mill.api.registry import checks, commands
-from mill.cli.process import discard_output, end_process, interrupt_on_sigterm, open_output
 from mill.cli.start import INTERRUPTED
 from mill.support.processes import world_size
 from mill.support.secrets import redact_text, refuse_inline
@@ -138,13 +142,54 @@ def cli(ctx: click.Context, output_dir: str | None, debug: bool) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and end the process. SIGTERM, which schedulers send, ends a command as Ctrl-C does."""
     gc.set_threshold(100_000, 20, 100)  # samples and requests live until the end: looking for garbage finds none
-    terminated = interrupt_on_sigterm()
-    open_output()
+    terminated = _interrupt_on_sigterm()
+    _open_output()
     code = run(sys.argv[1:] if argv is None else argv)
     code = TERMINATED if terminated and code == INTERRUPTED else code
     if argv is None and "torch" in sys.modules and world_size() == 1:  # the ranks' store ends with the process that has it
-        end_process(code)
+        _end_process(code)
     sys.exit(code)
+
+
+def _interrupt_on_sigterm() -> list[int]:
+    """Raise KeyboardInterrupt on SIGTERM. Returns a list that has the signal once it was received."""
+    received: list[int] = []
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGTERM, terminate)
+    return received
+
+
+def _end_process(code: int) -> None:
+    """Do what the interpreter does at its end, up to the point where it frees memory. What fails here, such as output that
+    cannot be flushed, is left to the interpreter."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (Exception, KeyboardInterrupt):
+        return
+    os._exit(code)
+
+
+def _open_output() -> None:
+    """A stream that was closed (`>&-`) gets nothing; a character that one cannot encode is escaped."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")
+    if sys.stdout is None:
+        _discard_output()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard_output() -> None:
+    """Nothing more is written to standard output, also not when Python flushes it at exit."""
+    sys.stdout = Path(os.devnull).open("w")
 
 
 def _refuse_keys(argv: list[str]) -> None:
@@ -175,11 +220,11 @@ def run(argv: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", INTERRUPTED, debug)
     except (ClosedPipe, BrokenPipeError):
-        discard_output()
+        _discard_output()
         return 0
     except BaseException as error:  # exit() of a library is no success of ours, and a panic in Rust is no Exception
         if isinstance(error, OSError) and error.errno in FULL_DISK:  # files have errors of mill's own
-            discard_output()
+            _discard_output()
             return _fail(f"cannot write to standard output: {error.strerror}", 1, debug)
         from mill.support.terminal import describe
 

@@ -17,7 +17,7 @@ from mill.execute.conformance import conform
 from mill.models.spec.backends import backends
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import make_spec, packaged_configs
-from mill.options.eval_options import EvalOptions
+from mill.options.definitions import EvalOptions
 from mill.options.option import shown
 from mill.report.tables import print_table
 from mill.support.files import write_atomically
@@ -95,23 +95,20 @@ BACKEND = '''\
 
 import math
 import random
-import sys
 
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model
 from mill.api.response import Response
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-WINDOW = 4096  # tokens of prompt and answer together
-LIKELY, UNLIKELY = math.log(0.5), math.log(0.5 / sys.maxunicode)  # of the next letter, and of each other character
+LIKELY, UNLIKELY = math.log(0.5), math.log(0.5 / 0x10FFFF)  # of the next letter, and of each other character
 
 
 @register_model("NAME")
 class CLASS(MillModel):
     def __init__(self, path: str = "NAME", batch_size: int = 8):
-        self._path = path
-        self.batch_size = batch_size
-        self.capabilities = ModelCapabilities(max_context_length=WINDOW, supports_logprobs=True)
+        self._path, self.batch_size = path, batch_size
+        self.capabilities = ModelCapabilities(supports_logprobs=True)
 
     @property
     def model_name(self) -> str:
@@ -126,25 +123,19 @@ class CLASS(MillModel):
 
     def _loglikelihood_batch(self, batch):
         """(log-probability of the continuation, whether it is the greedy one) for each request, or a Response."""
-        too_long = Response(error=f"the continuation is longer than {WINDOW} tokens")
-        return [
-            self._score(request.text, request.continuation) if len(request.continuation) < WINDOW else too_long
-            for request in batch
-        ]
+        return [self._score(request.text, request.continuation) for request in batch]
 
     def _loglikelihood_rolling_single(self, request):
         """The log-probability of a whole text."""
         return self._score("", request.text)[0]
 
     def _generate(self, request, gen_kwargs):
-        limit = gen_kwargs["max_gen_toks"]
-        prompt = request.text[-max(1, WINDOW - limit) :]
-        counts = {"prompt_tokens": len(prompt), "truncated_tokens": len(request.text) - len(prompt)}
         draw = random.Random(request.seed)  # the same for the same request, also in another batch
+        counts = {"prompt_tokens": len(request.text)}
         text = ""
-        while len(text) < limit:
+        while len(text) < gen_kwargs["max_gen_toks"]:
             sampled = gen_kwargs["temperature"] and draw.random() < 0.5
-            text += draw.choice(ALPHABET) if sampled else self._greedy(prompt + text)
+            text += draw.choice(ALPHABET) if sampled else self._greedy(request.text + text)
             for stop in gen_kwargs["until"]:
                 if text.endswith(stop):
                     return Response(text=text.removesuffix(stop), finish_reason="stop", output_tokens=len(text), **counts)

@@ -11,8 +11,7 @@ import click
 import msgspec
 
 from mill.api.errors import SpecError, UnknownName
-from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.options.eval_options import EvalOptions
+from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
 from mill.options.option import Option, one_call, options_of
 from mill.report.tables import LATEX, MARKDOWN, PRINTED
 from mill.support.files import check_path
@@ -40,40 +39,8 @@ class OptionType(ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
-        spelling = param.spelling if isinstance(param, SpelledOption) else f"--{self.option.name}"
-        return self.option.read_text(value, param.human_readable_name if isinstance(param, click.Argument) else spelling)
-
-
-class SpelledOption(click.Option):
-    """An option some of whose spellings are accepted and not shown."""
-
-    def __init__(self, *args: Any, hidden_spellings: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._hidden = hidden_spellings
-        self.spelling = self.opts[0]  # what the user typed, for messages
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Store the value of each spelling by itself, so that two of them do not replace each other silently."""
-        if self.is_flag or self.multiple:
-            super().add_to_parser(parser, ctx)
-            return
-        for spelling in self.opts:
-            parser.add_option(obj=self, opts=[spelling], dest=f"{self.name} {spelling}", action="store", nargs=self.nargs)
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
-        given = [spelling for spelling in self.opts if f"{self.name} {spelling}" in opts]
-        if len(given) > 1:
-            raise SpecError(f"{' and '.join(given)} are one option: give one of them")
-        self.spelling = given[0] if given else self.opts[0]
-        values = {self.name: opts[f"{self.name} {given[0]}"]} if given else {}
-        return super().consume_value(ctx, {**opts, **values})
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        every, self.opts = self.opts, [name for name in self.opts if name not in self._hidden]
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = every
+        where = param.human_readable_name if isinstance(param, click.Argument) else f"--{self.option.name}"
+        return self.option.read_text(value, where)
 
 
 def option(
@@ -86,11 +53,10 @@ def option(
     defined = options_of(kind)[name]
     if defined.hints.positional:
         return click.argument(name, required=False)
-    hidden = [f"--{spelling}" for spelling in defined.hints.hidden]
     names = [f"--{spelling}" for spelling in defined.names]
     if off:
         names[0] += f"/--{off}"
-    arguments: dict[str, Any] = {"help": help or defined.help, "cls": SpelledOption, "hidden_spellings": hidden}
+    arguments: dict[str, Any] = {"help": help or defined.help}
     if defined.is_flag:
         arguments |= {"is_flag": True, "default": default}
     elif defined.hints.paths:

@@ -11,19 +11,29 @@ from typing import Any
 
 import click
 
-from mill.api.errors import MissingPackage, SpecError
+from mill.api.errors import Interrupted, MissingPackage, SpecError
 from mill.checks.glossary import counted
 from mill.cli.main import run as run_command
 from mill.cli.options import FilePath, chosen_output_dir, given_options, option, options
-from mill.cli.process import interrupted
 from mill.models.spec.open import resolve_spec
 from mill.models.spec.parse import make_spec
-from mill.options.eval_options import EvalOptions
+from mill.options.definitions import EvalOptions
 from mill.options.text import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.plan import open_for_run, plan_run
-from mill.schedule.cells import FOLDER, Cell, cell_of, forget_cells, read_cells, remember_cells
-from mill.schedule.jobs import Cluster, active_jobs, read_cluster, run_locally, submit
+from mill.schedule import (
+    FOLDER,
+    Cell,
+    Cluster,
+    active_jobs,
+    cell_of,
+    forget_cells,
+    read_cells,
+    read_cluster,
+    remember_cells,
+    run_locally,
+    submit,
+)
 from mill.store.folder import RunFolder
 from mill.store.session import SessionFile
 from mill.support.terminal import echo
@@ -104,7 +114,7 @@ def command(
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
         jobs = f"{count} of {counted(len(cells), 'job')} in {counted(arrays, 'array')}"
-        echo(f"would submit {jobs}: {_shown_limits(limits)}")
+        echo(f"would submit {jobs}: {', '.join(f'{name}={value}' for name, value in limits.parameters('mill').items())}")
         return 0
     # Two commands that submit at the same time would both find a cell missing; local cells take the lock themselves.
     with contextlib.nullcontext() if local else SessionFile(RunFolder(folder / FOLDER), [FOLDER]) as turn:
@@ -192,7 +202,7 @@ def _run_locally(cells: list[Cell], limits: Cluster, folder: Path) -> int:
                 echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
                 failed += error is not None
     except KeyboardInterrupt:
-        raise interrupted() from None
+        raise Interrupted() from None
     collect = shlex.join(["mill", "collect", "--output_dir", str(folder)])
     echo(f"{len(cells) - failed} of {counted(len(cells), 'job')} done; `{collect}` shows the scores")
     return int(failed > 0)
@@ -205,7 +215,3 @@ def _show(cells: list[Cell], states: dict[str, str], folder: Path) -> None:
 
 def _shortened(missing: list[str]) -> str:
     return "; ".join(missing[:2]) + (f"; {len(missing) - 2} more" if len(missing) > 2 else "")
-
-
-def _shown_limits(limits: Cluster) -> str:
-    return ", ".join(f"{name}={value}" for name, value in limits.parameters("mill").items())

@@ -19,8 +19,7 @@ from mill.report.score_diff import diff_listing, diff_scores, sentence
 from mill.report.scores import print_outcome
 from mill.report.tables import ENDINGS, FORMATS, PARQUET, TABLE, form_of, print_table, write_or_print
 from mill.runs.rescore import score_again
-from mill.schedule.cells import Cell, read_cells, unscheduled
-from mill.schedule.jobs import active_jobs
+from mill.schedule import Cell, active_jobs, read_cells, unscheduled
 from mill.score.recorded_run import read_runs
 from mill.store.folder import RunFolder, find_runs
 from mill.support.terminal import echo, warn

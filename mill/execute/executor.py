@@ -202,19 +202,13 @@ class Executor:
         self, stream: Generator[Completed, None, None], responses: dict[str, Response], progress: Progress
     ) -> None:
         """Store each response when it arrives, before it counts as progress."""
-        try:
+        with contextlib.closing(stream):
             for request, response in stream:
                 self._record(request, response, responses)
                 progress.advance(failed=response.failed)
                 if self._on_first_response is not None:
                     self._on_first_response()
                     self._on_first_response = None
-        except BaseException:
-            stream.close()
-            with contextlib.suppress(MillError):  # the reason for the end may be a full disk
-                for request, response in self.backend.undelivered():
-                    self._record(request, response, responses)
-            raise
 
     def _record(self, request: Request, response: Response, responses: dict[str, Response]) -> None:
         with phase(RECORDING):
@@ -243,10 +237,6 @@ class ExecutorBackend(ABC):
     @abstractmethod
     def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
         """Every request with its response, as soon as it is complete. No two requests may be equal."""
-
-    def undelivered(self) -> list[Completed]:
-        """Responses that had arrived when the stream was closed before its end."""
-        return []
 
     @abstractmethod
     def warnings(self) -> list[str]:

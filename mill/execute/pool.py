@@ -99,7 +99,6 @@ class Pool(ExecutorBackend):
         self.meters_calls = meters_calls
         self._close_count = 0
         self._threads: list[threading.Thread] = []
-        self._messages: queue.Queue[Message] = queue.Queue()
         self._warnings: dict[str, None] = {}
         self._paths: dict[int, dict[str, str]] = {}
         self._deaths = 0
@@ -107,7 +106,7 @@ class Pool(ExecutorBackend):
     def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
         self._meter, self._canary = context.meter, self._canary or context.recorded
         work = WorkQueue(requests, self.workers)
-        self._messages, self._threads = queue.Queue(), []
+        self._threads = []
         for slot in self.slots:
             slot.failed_chunks, slot.suspect = 0, False
         unused = iter(sorted(self.slots, key=lambda slot: slot.worker is None and slot.was_lost))
@@ -115,7 +114,7 @@ class Pool(ExecutorBackend):
         def start_thread() -> None:
             """Start one more worker, where one has no thread yet."""
             for slot in islice(unused, 1):
-                given = (self._work, slot, kind, work, self._messages)
+                given = (self._work, slot, kind, work)
                 thread = threading.Thread(target=contextvars.copy_context().run, args=given, daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -128,19 +127,11 @@ class Pool(ExecutorBackend):
             work.stop()
         self._join_threads()
 
-    def undelivered(self) -> list[Completed]:
-        arrived: list[Completed] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                message = self._messages.get_nowait()
-                arrived += message if isinstance(message, list) else []
-        return arrived
-
     def _receive(self, work: WorkQueue, total: int, start_thread: Callable[[], None]) -> Iterator[Completed]:
         """Yield responses until all have arrived, in the thread that reads the stream."""
         received, deaths = 0, 0
-        while received < total and not (work.drained and self._messages.empty()):
-            message = self._messages.get()
+        while received < total and not (work.drained and work.messages.empty()):
+            message = work.messages.get()
             if isinstance(message, MillError):
                 raise message
             if isinstance(message, Loss):
@@ -167,36 +158,34 @@ class Pool(ExecutorBackend):
 
     # The thread of one worker.
 
-    def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue, messages: queue.Queue[Message]) -> None:
+    def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue) -> None:
         """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
         try:
-            while self._ready(slot, work, messages) and (chunk := work.take()) is not None:
+            while self._ready(slot, work) and (chunk := work.take()) is not None:
                 try:
-                    self._compute(slot, kind, {request.key: request for request in chunk}, work, messages)
+                    self._compute(slot, kind, {request.key: request for request in chunk}, work)
                 finally:
                     work.leave()
         except BaseException as error:
-            messages.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
+            work.messages.put(error if isinstance(error, MillError) else ModelError(f"a worker failed: {describe(error)}"))
             return
-        messages.put([])  # the reader then checks whether the work was closed
+        work.messages.put([])  # the reader then checks whether the work was closed
         if slot.worker is not None:
             with contextlib.suppress(WorkerLost):
                 warnings, self._paths[slot.number] = slot.worker.report()
                 self._warnings |= dict.fromkeys(warnings)
 
-    def _compute(
-        self, slot: WorkerSlot, kind: str, left: dict[str, Request], work: WorkQueue, messages: queue.Queue[Message]
-    ) -> None:
+    def _compute(self, slot: WorkerSlot, kind: str, left: dict[str, Request], work: WorkQueue) -> None:
         """Compute the requests of a chunk; those that are `left` where the worker or its model fails go to others."""
         try:
-            self._stream_chunk(slot, kind, left, messages)
+            self._stream_chunk(slot, kind, left, work)
             if left:
                 work.close()  # there was no room for the others
         except WorkerLost as lost:
             self._drop(slot)
-            messages.put(Loss(str(lost), started=True))
+            work.messages.put(Loss(str(lost), started=True))
             error = f"the worker died each of the {MAX_DEATHS} times it got this request: {lost}"
-            messages.put([(request, Response(error=error)) for request in work.give_back(list(left.values()))])
+            work.messages.put([(request, Response(error=error)) for request in work.give_back(list(left.values()))])
         except ModelBroken:
             work.put_back(list(left.values()))  # the chunk may hold only bad requests: others may succeed
             slot.failed_chunks += 1
@@ -209,9 +198,9 @@ class Pool(ExecutorBackend):
             try:
                 self._check_canary(slot)
             except WorkerLost as lost:
-                messages.put(Loss(str(lost), started=True))
+                work.messages.put(Loss(str(lost), started=True))
 
-    def _stream_chunk(self, slot: WorkerSlot, kind: str, left: dict[str, Request], messages: queue.Queue[Message]) -> None:
+    def _stream_chunk(self, slot: WorkerSlot, kind: str, left: dict[str, Request], work: WorkQueue) -> None:
         """Stream the responses; completed requests are removed from `left`."""
         assert slot.worker is not None
         slot.busy, count = True, len(left)
@@ -220,7 +209,7 @@ class Pool(ExecutorBackend):
                 pairs = [(left.pop(key), response) for key, response in responses if key in left]
                 if self._canary is None:
                     self._canary = next((request for request, response in pairs if not response.failed), None)
-                messages.put(pairs)
+                work.messages.put(pairs)
         finally:
             slot.busy = False
         if left and self._meter is None:
@@ -238,14 +227,14 @@ class Pool(ExecutorBackend):
             self._drop(slot)
             raise WorkerLost(str(error)) from error
 
-    def _ready(self, slot: WorkerSlot, work: WorkQueue, messages: queue.Queue[Message]) -> bool:
+    def _ready(self, slot: WorkerSlot, work: WorkQueue) -> bool:
         """Start a worker where the slot has none; False where none is needed any more."""
         pause = FIRST_PAUSE_S
         while slot.worker is None and not work.over:
             try:
                 self._start(slot, work)
             except WorkerLost as lost:
-                messages.put(Loss(str(lost), started=False))
+                work.messages.put(Loss(str(lost), started=False))
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE_S)
         return slot.worker is not None
@@ -320,6 +309,8 @@ class WorkQueue:
         self._taken = 0
         self._closed = False
         self._changed = threading.Condition()
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        """From the workers to the reader of the stream."""
 
     def take(self) -> list[Request] | None:
         """The next chunk; None when every request is completed. Waits while other workers may still return some."""

@@ -11,7 +11,7 @@ from typing import Literal
 from mill.api.registry import metrics
 from mill.metrics.aggregate import bits_per_unit, perplexity
 from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion
-from mill.metrics.paired import Z95, mcnemar, mean_difference, p_of_zero, rate_difference
+from mill.metrics.paired import Z95, mcnemar, mean_of, p_of_zero, rate_difference
 
 HIGHER, LOWER, UNKNOWN = 1, -1, 0
 
@@ -20,7 +20,8 @@ _HIGHER = {
     "exact_match", "exact_match_flexible", "exact_match_first", "em", "exact", "contains", "quasi_exact_match",
     "pass", "maj", "avg", "best", "recall", "precision", "f1", "f1_macro", "mcc", "anls", "map", "mrr", "ndcg",
     "bleu", "sacrebleu", "chrf", "rouge", "rouge1", "rouge2", "rougel", "rougelsum", "meteor", "cider", "bertscore",
-    "judge", "consistency", "mc1", "mc2", "prompt_level_strict_acc", "prompt_level_loose_acc", "inst_level_strict_acc",
+    "judge", "consistency", "includes", "score", "correct", "math_verify", "mc1", "mc2",
+    "prompt_level_strict_acc", "prompt_level_loose_acc", "inst_level_strict_acc",
     "inst_level_loose_acc",
 }  # fmt: skip
 _LOWER = {
@@ -49,23 +50,26 @@ Value = float | Units | Literal["failed"] | None
 
 
 def valued_pairs(
-    pairs: Sequence[tuple[Value, Value]], failure: float | Units | None = None
+    pairs: Sequence[tuple[Value, Value]], failure: float | Units | None = None, *, better: int = HIGHER
 ) -> list[tuple[float, float] | tuple[Units, Units]]:
     """The pairs of a task that both runs have a value of. A failure counts as `value_of_failures` says of all its pairs."""
-    worst = value_of_failures(pairs) if failure is None else failure
+    worst = value_of_failures(pairs, better) if failure is None else failure
     known = [pair for pair in pairs if None not in pair]
     return [tuple(worst if value == FAILED else value for value in pair) for pair in known] if worst is not None else []  # type: ignore[misc]
 
 
-def value_of_failures(pairs: Sequence[tuple[Value, Value]]) -> float | Units | None:
-    """A failed sample counts as 0 on a scale from 0 to 1, as a wrong answer does; on other scales its value is unknown, so
-    NaN. None where no sample has a value."""
-    known = [value for pair in pairs if None not in pair for value in pair if value != FAILED]
-    if not known:
+def value_of_failures(pairs: Sequence[tuple[Value, Value]], better: int = HIGHER) -> float | Units | None:
+    """A failed sample counts as the worse end of a scale from 0 to 1, as a wrong answer does; on other scales its value is
+    unknown, so NaN. None where one of the sides has no value at all: then nothing can be compared."""
+    sides = zip(*(pair for pair in pairs if None not in pair), strict=True)
+    known = [[value for value in side if value != FAILED] for side in sides]
+    if not known or not all(known):
         return None
-    if isinstance(known[0], tuple):
+    values = [*known[0], *known[1]]
+    if isinstance(values[0], tuple):
         return math.nan, 1.0
-    return 0.0 if all(isinstance(value, float) and 0 <= value <= 1 for value in known) else math.nan
+    bounded = all(isinstance(value, float) and 0 <= value <= 1 for value in values)
+    return math.nan if not bounded else 1.0 if better == LOWER else 0.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ NO_DIFFERENCE = Difference(NOTHING, math.nan)
 
 def paired_loss(pairs: Sequence[tuple[float, float]]) -> Difference:
     """The mean of first minus second values of the same samples: McNemar's test and Tango's interval where all values are 0
-    or 1, else Student's of the differences."""
+    or 1, else Student's."""
     if not pairs:
         return NO_DIFFERENCE
     values = [value for pair in pairs for value in pair]
@@ -89,8 +93,24 @@ def paired_loss(pairs: Sequence[tuple[float, float]]) -> Difference:
         worse, better = pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))
         return Difference(rate_difference(worse, better, len(pairs)), mcnemar(worse, better))
     scale = 1.0 if all(0 <= value <= 1 for value in values) else max(values) - min(values)
-    loss = mean_difference([first - second for first, second in pairs], scale)
-    return Difference(loss, p_of_zero(loss, len(pairs) - 1))
+    return _mean_difference([first - second for first, second in pairs], scale)
+
+
+def _mean_difference(values: Sequence[float], scale: float) -> Difference:
+    """The mean of differences between -scale and scale. Test and interval are Student's of the values and one more at either
+    end, as far from 0 as the values are spread or reach, or as the scale does where they are all equal: neither collapses
+    where few samples differ. With a scale of 0, which is unknown, there is no interval."""
+    estimate = mean_of(values)
+    if not math.isfinite(estimate.value) or not math.isfinite(scale):
+        return Difference(estimate, p_of_zero(estimate, 0))
+    if not scale:
+        return Difference(replace(estimate, low=None, high=None), 1.0)
+    spread = max(values) - min(values)
+    end = min(scale, max(spread, *map(abs, values))) if spread else scale
+    padded = mean_of([*values, -end, end])
+    assert padded.low is not None and padded.high is not None
+    low, high = min(padded.low, estimate.value), max(padded.high, estimate.value)
+    return Difference(replace(estimate, low=max(-scale, low), high=min(scale, high)), p_of_zero(padded, len(values) + 1))
 
 
 def negated(difference: Difference) -> Difference:
@@ -142,8 +162,7 @@ def unpaired_difference(first: Estimate, second: Estimate) -> Difference:
         share = (first.value * first.n + second.value * second.n) / (first.n + second.n)
         tested = math.sqrt(share * (1 - share) * (1 / first.n + 1 / second.n))
     p = math.erfc(abs(value / tested) / math.sqrt(2)) if tested else 1.0 if not value else math.nan
-    below, above = _combined([(-1.0, first), (1.0, second)])
-    return Difference(Estimate(value, stderr, _minus(value, below), _plus(value, above), n), p)
+    return Difference(_combined([(-1.0, first), (1.0, second)], value, stderr, n), p)
 
 
 def pooled_difference(parts: Sequence[tuple[float, Difference]]) -> Difference:
@@ -154,30 +173,21 @@ def pooled_difference(parts: Sequence[tuple[float, Difference]]) -> Difference:
     if not parts or any(one.stderr is None for _, one in estimates):
         return Difference(Estimate(value, None, None, None, n), math.nan)
     stderr = math.hypot(*(weight * (one.stderr or 0.0) for weight, one in estimates))
-    below, above = _combined(estimates)
-    estimate = Estimate(value, stderr, _minus(value, below), _plus(value, above), n)
+    estimate = _combined(estimates, value, stderr, n)
     return Difference(estimate, p_of_zero(estimate, max(1, n - len(parts))))
 
 
-def _combined(parts: Sequence[tuple[float, Estimate]]) -> tuple[float | None, float | None]:
-    """How far the interval of a weighted sum reaches below and above its value: the square root of the sum of squares of how
-    far those of its summands do (Zou and Donner 2008). So it does not collapse where all samples have equal values."""
+def _combined(parts: Sequence[tuple[float, Estimate]], value: float, stderr: float, n: int) -> Estimate:
+    """A weighted sum whose interval reaches below and above its value by the square root of the sum of squares of how far
+    those of its summands do (Zou and Donner 2008). So it does not collapse where all samples have equal values."""
     below, above = [], []
     for weight, one in parts:
         half = None if one.stderr is None else Z95 * one.stderr
         down = half if one.low is None else one.value - one.low
         up = half if one.high is None else one.high - one.value
         if down is None or up is None:
-            return None, None
+            return Estimate(value, stderr, None, None, n)
         down, up = (down, up) if weight >= 0 else (up, down)
         below.append(weight * down)
         above.append(weight * up)
-    return math.hypot(*below), math.hypot(*above)
-
-
-def _minus(value: float, reach: float | None) -> float | None:
-    return None if reach is None else value - reach
-
-
-def _plus(value: float, reach: float | None) -> float | None:
-    return None if reach is None else value + reach
+    return Estimate(value, stderr, value - math.hypot(*below), value + math.hypot(*above), n)

@@ -3,18 +3,15 @@ known, and the similarity of texts."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-import difflib
-import re
-from typing import Any
 
 TIERS = (("identical", 1.0), ("minor", 0.8), ("moderate", 0.5), ("severe", 0.0))
 _LONG = 2000  # characters above which words are matched instead
@@ -107,7 +104,7 @@ def bounded_gap(known_first: Known, known_second: Known, token: int | str, first
     both[token] = (first, second)
     if any(map(math.isnan, (first, second, *known_first.values(), *known_second.values()))):
         return Gap(math.nan, first, second, False, False)
-    total = sum(_term(p, q) for p, q in both.values())
+    total = sum(math.exp(p) * (p - q) for p, q in both.values() if p > -math.inf)
     rest_p = 1 - math.fsum(math.exp(p) for p, _ in both.values())
     rest_q = 1 - math.fsum(math.exp(q) for _, q in both.values())
     if rest_p > 0:
@@ -115,10 +112,6 @@ def bounded_gap(known_first: Known, known_second: Known, token: int | str, first
         total += rest_p * math.log(rest_p / max(rest_q, MIN_REST))
     same = bool(known_first) and bool(known_second) and _best(known_first) == _best(known_second)
     return Gap(max(0.0, total), first, second, same, False)
-
-
-def _term(p: float, q: float) -> float:
-    return math.exp(p) * (p - q) if p > -math.inf else 0.0
 
 
 def _best(known: Known) -> int | str:

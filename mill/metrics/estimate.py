@@ -148,7 +148,11 @@ def pool(parts: Sequence[Estimate], *, weighted: bool) -> Estimate:
         low, high = _pooled_interval(value, stderr, weights, [part.n for part in parts])
         return Estimate(value, stderr, low, high, n)
     mean = around(value, stderr, n, _satterthwaite(variances, [part.n - 1 for part in parts]))
-    if mean.low is not None and mean.high is not None and all(_inside_unit(part) for part in parts):
+    if (
+        mean.low is not None
+        and mean.high is not None
+        and all(end is None or 0 <= end <= 1 for part in parts for end in (part.low, part.high))
+    ):
         return Estimate(value, stderr, max(0.0, mean.low), min(1.0, mean.high), n)
     return mean
 
@@ -167,7 +171,3 @@ def _satterthwaite(variances: Sequence[float], dfs: Sequence[int]) -> float:
     total = sum(variances)
     below = sum(variance**2 / max(1, df) for variance, df in zip(variances, dfs, strict=True))
     return total**2 / below if below and math.isfinite(below) else math.inf
-
-
-def _inside_unit(part: Estimate) -> bool:
-    return all(bound is None or 0 <= bound <= 1 for bound in (part.low, part.high))

@@ -261,8 +261,40 @@ def _plain_numbers(value: Any) -> Any:
 def line(text: str) -> str | None:
     """The line after the last `Answer:`, else the first that is not empty, without case and punctuation."""
     marked = _MARKED_LINE.findall(text)
-    lines = marked[-1:] or [text_line for text_line in text.splitlines() if normal(text_line)]
-    return normal(lines[0]) or None if lines else None
+    return next(filter(None, map(normal, marked[-1:] or text.splitlines())), None)
+
+
+_DIGIT = (  # as str.isdigit
+    r"[\d\u1369-\u1371\u19da\u24f5-\u24fd\u24ff\u2776-\u277e\u2780-\u2788\u278a-\u2792"
+    r"\U00010a40-\U00010a43\U00010e60-\U00010e68\U00011052-\U0001105a]"
+)
+_CURRENCY = (  # the characters of the category Sc that NFKC leaves as they are
+    r"[$\u00a2-\u00a5\u058f\u060b\u07fe\u07ff\u09f2\u09f3\u09fb\u0af1\u0bf9\u0e3f\u17db\u20a0-\u20c0\ua838"
+    r"\U00011fdd-\U00011fe0\U0001e2ff\U0001ecb0]"
+)
+_NOT_OF_NUMBERS = re.compile(
+    rf"-(?!{_DIGIT})|(?<!{_DIGIT})[.,]|[.,](?!{_DIGIT})|\$(?!{_DIGIT})|(?<!{_DIGIT}){_CURRENCY}(?!{_DIGIT})"
+)
+_ALONE = re.compile(_CURRENCY)
+
+
+class _Characters(dict[int, str]):
+    """How `normal` writes a character, whatever its neighbours."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if category[0] in "LMN" or category == "Sc" or char in ".,":
+            written = char
+        elif category == "Pd" or char == "\u2212":
+            written = "-"
+        else:
+            written = f" {char} " if category == "Sm" or char in "#%&@/^" else " "
+        self[code] = written
+        return written
+
+
+_CHARACTERS = _Characters()
 
 
 def normal(text: str) -> str:
@@ -271,23 +303,8 @@ def normal(text: str) -> str:
     Symbols are words of their own, so that `C++` is not `C` and `x = 5` is `x=5`. Signs, points and dashes at digits stay:
     `-5` is not `5`, `1/2` not `1.2`.
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    chars = (_normal_char(char, folded[at - 1 : at], folded[at + 1 : at + 2]) for at, char in enumerate(folded))
-    return " ".join("".join(chars).split())
-
-
-def _normal_char(char: str, before: str, after: str) -> str:
-    """A character of a text as `normal` writes it, between its neighbours."""
-    category = unicodedata.category(char)
-    if category[0] in "LMN":
-        return char
-    if category == "Pd" or char == "\u2212":
-        return "-" if after.isdigit() else " "
-    if char in ".,":
-        return char if before.isdigit() and after.isdigit() else " "
-    if category == "Sc":
-        return f" {char} " if after.isdigit() or (before.isdigit() and char != "$") else " "
-    return f" {char} " if category == "Sm" or char in "#%&@/^" else " "
+    written = unicodedata.normalize("NFKC", text).casefold().translate(_CHARACTERS)
+    return " ".join(_ALONE.sub(r" \g<0> ", _NOT_OF_NUMBERS.sub(" ", written)).split())
 
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {

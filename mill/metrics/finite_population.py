@@ -7,7 +7,8 @@ the standard error shrinks to 0 as the sample grows to the whole set (finite-pop
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval, t_quantile
@@ -136,7 +137,8 @@ def stratified_mean(strata: Sequence[Stratum], *, limits: Limits = UNLIMITED) ->
     moments = _moments(strata)
     if moments is None or not math.isfinite(moments.value):
         return mean_of([value for stratum in strata for value in stratum.values])
-    binary = _is_binary(strata, limits)
+    # Zeros and ones are a share unless the limits say that other values are possible.
+    binary = limits in (UNLIMITED, UNIT) and all(value in (0.0, 1.0) for stratum in strata for value in stratum.values)
     low, high = interval_of(moments if binary else padded(moments, limits), limits, binary=binary)
     return Estimate(moments.value, math.sqrt(moments.variance), low, high, moments.n)
 
@@ -155,15 +157,11 @@ def corrected(estimate: Estimate, population: int) -> Estimate:
 def planned_size(size: int, half_width: float, spread: float = 0.5) -> int:
     """The smallest simple random sample whose 95 % interval is at most ± half_width, where values have this standard
     deviation; 0.5 is the largest that values between 0 and 1 can have. Strata only shorten it."""
-    return _smallest(2, size, lambda n: _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width)
 
+    def precise(n: int) -> bool:
+        return _wilson_half(spread**2, (n - 1) / (1 - n / size)) <= half_width
 
-def _smallest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The smallest number for which a condition holds that stays true from there on; `high`, if it holds nowhere before."""
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return high
+    return bisect_left(range(size), True, lo=min(2, size), key=precise)
 
 
 def _collapsed(strata: Sequence[Stratum]) -> list[Stratum]:
@@ -213,11 +211,6 @@ def _moments(strata: Sequence[Stratum]) -> Moments | None:
     n = sum(len(stratum.values) for stratum in strata)
     df = variance**2 / below if below else max(1.0, n - 1)
     return Moments(total_value / total, variance, df, n, total, unit)
-
-
-def _is_binary(strata: Sequence[Stratum], limits: Limits) -> bool:
-    """Zeros and ones are a share unless the limits say that other values are possible."""
-    return limits in (UNLIMITED, UNIT) and all(value in (0.0, 1.0) for stratum in strata for value in stratum.values)
 
 
 def padded(moments: Moments, limits: Limits) -> Moments:

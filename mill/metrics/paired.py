@@ -1,4 +1,5 @@
-"""Statistics of two runs over the same samples, and percentiles of values that come in groups, such as those of texts."""
+"""Statistics of two runs over the same samples: tests, intervals, the smallest loss that McNemar's test would find; and
+percentiles of values that come in groups, such as those of texts."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from mill.metrics.estimate import NOTHING, TAIL, Estimate, around, beta_cdf, exact_interval, t_p_value, t_quantile
 
@@ -96,20 +98,6 @@ def bounded_mean(values: Sequence[float]) -> Estimate:
     assert padded.low is not None and padded.high is not None
     low, high = min(padded.low, estimate.value), max(padded.high, estimate.value)
     return replace(estimate, low=max(0.0, low), high=min(1.0, high))
-
-
-def mean_difference(values: Sequence[float], scale: float) -> Estimate:
-    """A mean of differences between -scale and scale. The interval is that of the values with both ends added, so that it
-    does not collapse where a few samples show no difference; with a scale of 0, which is unknown, there is no interval."""
-    estimate = mean_of(values)
-    if not values or not math.isfinite(estimate.value) or not math.isfinite(scale):
-        return estimate
-    if not scale:
-        return replace(estimate, low=None, high=None)
-    padded = mean_of([*values, -scale, scale])
-    assert padded.low is not None and padded.high is not None
-    low, high = min(padded.low, estimate.value), max(padded.high, estimate.value)
-    return replace(estimate, low=max(-scale, low), high=min(scale, high))
 
 
 def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -295,3 +283,77 @@ def _bounds(ordered: Sequence[float], share: float, effective: float, lowest: fl
 def _first(holds: Callable[[int], bool], n: int) -> int:
     """The first index for which a condition holds that holds for all after it; n if there is none."""
     return bisect_left(range(n), True, key=holds)
+
+
+POWER = 0.8  # how often a loss that counts as detectable is found
+_PRECISION = 1e-4  # of a share
+_MOST_TERMS = 100  # of the sum over numbers of changed samples
+_SPREAD = 6.0  # standard deviations of that number on either side
+
+
+def detectable_loss(n: int, gains: float, level: float = 0.05) -> float | None:
+    """The smallest loss of accuracy that McNemar's exact test at `level` finds with a probability of `POWER`, where `gains`
+    is the share of samples that only the candidate answers correctly. None where no loss would be found: without a gain
+    the test needs six losses at 5 %.
+
+    The power is computed, not simulated: the number of changed samples is binomial, and so are the losses among them.
+    """
+    most = 1.0 - 2 * gains
+    if n < 1 or power(n, most, gains, level) < POWER:
+        return None
+    low, high = 0.0, most
+    while high - low > _PRECISION:
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(n, middle, gains, level) >= POWER else (middle, high)
+    return high
+
+
+def power(n: int, loss: float, gains: float, level: float = 0.05) -> float:
+    """The probability that McNemar's exact test finds that accuracy fell, if it fell by `loss`."""
+    changed = min(1.0, loss + 2 * gains)
+    if changed <= 0:
+        return 0.0
+    worse = (loss + gains) / changed
+    middle, spread = n * changed, _SPREAD * math.sqrt(n * changed * (1 - changed)) + 1
+    first, last = max(0, math.floor(middle - spread)), min(n, math.ceil(middle + spread))
+    step = (last - first) // _MOST_TERMS | 1  # odd: the test is a little stricter at even counts than at odd ones
+    counts = range(first, last + 1, step)
+    weights = [_binomial(n, count, changed) for count in counts]
+    found = (weight * _at_least(_fewest(count, level), count, worse) for count, weight in zip(counts, weights, strict=True))
+    return math.fsum(found) / math.fsum(weights)
+
+
+def needed_samples(loss: float, gains: float, level: float = 0.05) -> int:
+    """How many samples show such a loss: doubled until they do, then halved intervals."""
+    high = 8
+    while power(high, loss, gains, level) < POWER:
+        high *= 2
+    low = high // 2
+    while high - low > max(1, high // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle, loss, gains, level) >= POWER else (middle, high)
+    return high
+
+
+@lru_cache(maxsize=16384)
+def _fewest(changed: int, level: float) -> int:
+    """The fewest losses among changed samples that are significant; one more than there are where none is."""
+
+    def significant(count: int) -> bool:
+        return 2 * _at_least(count, changed, 0.5) < level
+
+    return bisect_left(range(changed + 1), True, lo=changed // 2 + 1, key=significant)
+
+
+def _at_least(count: int, n: int, p: float) -> float:
+    """The probability of at least `count` of n."""
+    if count <= 0:
+        return 1.0
+    return beta_cdf(p, count, n - count + 1) if count <= n else 0.0
+
+
+def _binomial(n: int, count: int, p: float) -> float:
+    if p >= 1.0:
+        return float(count == n)
+    ways = math.lgamma(n + 1) - math.lgamma(count + 1) - math.lgamma(n - count + 1)
+    return math.exp(ways + count * math.log(p) + (n - count) * math.log1p(-p))

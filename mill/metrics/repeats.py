@@ -11,7 +11,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -99,7 +99,7 @@ def value_of(
 def _majority(values: Sequence[float], answers: Sequence[Any], k: int, seed: str) -> float:
     """The value of the most frequent answer, averaged over the subsets of k answers. Unreadable ones have no vote; where no
     answer of a subset can be read, it is wrong."""
-    named = [None if answer is None else _name(answer) for answer in answers]
+    named = [one if one is None or isinstance(one, str) else json.dumps(one, sort_keys=True, default=str) for one in answers]
     value_by_answer = dict(zip(named, values, strict=True))
     dice = random.Random(seed)
     found = []
@@ -127,8 +127,3 @@ def _subsets(count: int, k: int, dice: random.Random) -> Iterator[tuple[int, ...
     if math.comb(count, k) <= MOST_SUBSETS:
         return combinations(range(count), k)
     return (tuple(dice.sample(range(count), k)) for _ in range(MOST_SUBSETS))
-
-
-def _name(answer: Any) -> Hashable:
-    """An extracted answer as something that votes can be counted of."""
-    return answer if isinstance(answer, str) else json.dumps(answer, sort_keys=True, default=str)

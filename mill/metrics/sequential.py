@@ -19,6 +19,7 @@ no samples to be fitted.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -275,11 +276,7 @@ class Decider:
     def _largest_below(self) -> int:
         """The largest number of ones whose share is on the lower side of the bound; the share at the bound is on the side of
         the claim or on the other. -1 or the size where all shares are on one side."""
-        low, high = -1, self._size
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._holds(middle / self._size) != self._is_upper else (low, middle - 1)
-        return low
+        return bisect_left(range(self._size + 1), True, key=lambda n: self._holds(n / self._size) == self._is_upper) - 1
 
     def _scaled(self, value: float) -> float:
         low, high = self._limits

@@ -12,8 +12,7 @@ from typing import Any
 from mill.api.batching import BatchLimits, Completed, Unit, checked, run_batches
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities, StreamContext
-from mill.api.reasoning import tags_of
-from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request
+from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, tags_of
 from mill.api.response import Response
 from mill.compat import model_folder, rope_overrides
 from mill.metrics.divergence import common_start

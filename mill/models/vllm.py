@@ -11,8 +11,7 @@ from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory
 from mill.api.errors import ModelError, SpecError
 from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
-from mill.api.reasoning import tags_of
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, tags_of
 from mill.api.response import Response, Token
 from mill.models.files import TEXT_ONLY, ModelFiles, locate
 from mill.models.media.inputs import (

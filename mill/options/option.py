@@ -24,7 +24,10 @@ from mill.support.clocks import own_clock
 from mill.support.secrets import is_secret, redact_text
 from mill.support.terminal import own_warnings
 
-REMOVED = {"reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone"}
+REMOVED = {
+    "reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone",
+    "engine": "is called executor now",
+}
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,7 @@ class Hints:
     """What a type cannot express. A field carries it as `Meta(extra=hints(...))`."""
 
     aliases: tuple[str, ...] = ()
-    """Second names that help texts show."""
-    hidden: tuple[str, ...] = ()
-    """Second names that are accepted and not shown."""
-    old_values: Mapping[str, str] | None = None
-    """Former values, and what each is now."""
+    """Second names."""
     from_text: Callable[[str], Any] | None = None
     """Reads a text that represents a value of another type; used in run files and Python too."""
     check: Callable[[Any], None] | None = None
@@ -71,7 +70,7 @@ class Option:
     @property
     def names(self) -> tuple[str, ...]:
         """Every accepted spelling, the first one being the name."""
-        return (self.name, *self.hints.aliases, *self.hints.hidden)
+        return (self.name, *self.hints.aliases)
 
     @property
     def is_flag(self) -> bool:
@@ -101,12 +100,10 @@ class Option:
     def read(self, value: Any, where: str) -> Any:
         """A checked value. `where` starts the message about one that is refused."""
         plain = _plain(value)
-        if isinstance(plain, str):
-            plain = (self.hints.old_values or {}).get(plain, plain)
-            if self.hints.from_text is not None:
-                if not plain.strip():
-                    raise self._refusal(value, where)
-                plain = self._converted(self.hints.from_text, plain, where)
+        if isinstance(plain, str) and self.hints.from_text is not None:
+            if not plain.strip():
+                raise self._refusal(value, where)
+            plain = self._converted(self.hints.from_text, plain, where)
         if isinstance(plain, float) and not math.isfinite(plain):
             raise self._refusal(value, where)
         try:
@@ -161,8 +158,6 @@ class Option:
         allowed = [inner for part in allowed for inner in part.get("anyOf", [part])]
         if self.hints.from_text is not None:
             allowed.append({"type": "string", "pattern": r"\S"})
-        if self.hints.old_values:
-            allowed.append({"enum": list(self.hints.old_values), "deprecated": True})
         schema: dict[str, Any] = {"description": self.help, "anyOf": [*allowed, {"type": "null"}]}
         return schema if self.default in (None, "", [], {}) else {**schema, "default": self.default}
 

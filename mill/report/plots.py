@@ -15,7 +15,7 @@ from typing import Any
 
 from mill.api.budget import Price, TokenUsage
 from mill.api.errors import MissingPackage
-from mill.metrics.calibration import Calibration, calibration, choice_confidence
+from mill.metrics.aggregate import Calibration, calibration, choice_confidence
 from mill.metrics.estimate import Estimate
 from mill.report.collect import mean_of_tasks
 from mill.report.tables import drawable, number

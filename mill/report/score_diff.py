@@ -50,8 +50,9 @@ def _flat(data: Any) -> dict[str, str]:
     return found
 
 
-def task_warnings(pair: PairedRuns, name: str) -> list[str]:
-    """Of a task: version, shots, data and samples that differ. Those of a benchmark are those of its tasks."""
+def task_warnings(pair: PairedRuns, name: str, *, known: bool) -> list[str]:
+    """Of a task: version, shots, data and samples that differ. Those of a benchmark are those of its tasks. `known` is
+    whether any difference is a number."""
     a, b = pair.first.result(name), pair.second.result(name)
     if not isinstance(a, TaskResult) or not isinstance(b, TaskResult):
         tasks = [set(run.tasks_of(name)) for run in (pair.first, pair.second)]
@@ -73,7 +74,8 @@ def task_warnings(pair: PairedRuns, name: str) -> list[str]:
         )
     failed = [sum(row.status == FAILED for row in side) for side in zip(*matches.pairs, strict=True)]
     if any(failed):
-        found.append(f"{name}: {failed[0]} of {n} samples failed in A and {failed[1]} in B; they count as wrong")
+        effect = "they count as wrong" if known else "nothing can be compared" if n in failed else "their values are unknown"
+        found.append(f"{name}: {failed[0]} of {n} samples failed in A and {failed[1]} in B; {effect}")
     answered = [(a, b) for a, b in matches.pairs if FAILED not in (a.status, b.status)]
     shared = [{metric for row in side for metric in row.values} for side in zip(*matches.pairs, strict=True)]
     valueless = sum(_valued(first) & shared[1] != _valued(second) & shared[0] for first, second in answered)
@@ -202,6 +204,7 @@ def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: Value
     pair = PairedRuns(first, second, cache)
     prefix = f"{run}: " if run else ""
     found.warnings += [f"{prefix}{line}" for line in run_warnings(first, second)]
+    differences: dict[str, list[float]] = {}
     for name, metric in _names(first):
         a, b = first.estimate(name, metric), second.estimate(name, metric)
         if a is None or b is None:
@@ -211,9 +214,11 @@ def _add(found: ScoreDiff, first: RecordedRun, second: RecordedRun, cache: Value
         assert difference is not None
         task, paths = first.results.tasks.get(name), (str(first.path), str(second.path))
         row = DiffRow(run, name, metric, task.n_shots if task else None, a, b, difference, math.nan, paths)
-        if row.name not in {known.name for known in found.rows if known.run == run}:
-            found.warnings += [f"{prefix}{line}" for line in task_warnings(pair, name)]
+        differences.setdefault(name, []).append(difference.difference.estimate.value)
         found.rows.append(row)
+    for name, values in differences.items():
+        known = any(not math.isnan(value) for value in values)
+        found.warnings += [f"{prefix}{line}" for line in task_warnings(pair, name, known=known)]
     missing = [(name, metric) for name, metric in _names(second) if first.estimate(name, metric) is None]
     found.only[1].extend(f"{prefix}{name} {metric}" for name, metric in missing)
 

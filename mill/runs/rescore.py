@@ -19,8 +19,7 @@ from mill.runs.adaptive import decide_again
 from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
 from mill.score.judging import judge_failures
 from mill.score.results import stopped_by_test, summarize, summarize_benchmarks, with_sequence, write_results
-from mill.score.run_scores import Outcome
-from mill.score.scoring import score_samples
+from mill.score.run_scores import Outcome, score_samples
 from mill.store.folder import MANIFEST, RunFolder
 from mill.store.record import Record
 from mill.store.samples import RunSample, from_state, read_samples, write_samples

@@ -119,18 +119,14 @@ def extract_code(text: str, entry_point: str) -> str:
     """The last code block of an answer that defines the function; else the first block; else all of the text, which is then
     code itself or the continuation of a prompt."""
     blocks = [block for block in _BLOCK.findall(text) if block.strip()]
-    defining = [block for block in map(_dedented, blocks) if defines(block, entry_point)]
+    # A block inside of a list is indented as a whole.
+    defining = [block for block in map(textwrap.dedent, blocks) if defines(block, entry_point)]
     return defining[-1] if defining else blocks[0] if blocks else text
 
 
 def defines(code: str, name: str) -> bool:
     """Whether code has a function or class of this name at its top level."""
     return re.search(rf"^(?:(?:async\s+)?def|class)\s+{re.escape(name)}\b", code, re.MULTILINE) is not None
-
-
-def _dedented(block: str) -> str:
-    """A block inside of a list is indented as a whole."""
-    return textwrap.dedent(block)
 
 
 @register_task("humaneval")

@@ -3,6 +3,7 @@
 A folder has the hub's layout, `<root>/<org>/<name>/<config>/<split>`, where a split is a .jsonl, .json, .csv or .parquet
 file (.gz allowed for the text ones) or a folder: one written by `datasets.save_to_disk`, one of such files, or one of
 images, audio or videos with one sub-folder per label. The config level may be missing where a dataset has only one.
+The bytes of images and audio inside tables stay in the file until they are needed.
 """
 
 from __future__ import annotations
@@ -13,17 +14,93 @@ import io
 import json
 import os
 import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
-from mill.api.errors import DataError
+from mill.api.errors import DataError, MissingValue
+from mill.api.message import Blob
 from mill.compat import reachable_hub
 from mill.support.files import MOST_BYTES
 from mill.support.terminal import describe
-from mill.tasks.blobs import ParquetBlobs, media_columns, with_blobs
+
+
+def media_columns(schema: Any) -> list[str]:
+    """Columns of bytes, or of the struct that `datasets` makes of images and audio: bytes and a path."""
+    import pyarrow as pa
+
+    def is_media(kind: Any) -> bool:
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return True
+        return pa.types.is_struct(kind) and {kind.field(index).name for index in range(kind.num_fields)} == {"bytes", "path"}
+
+    return [field.name for field in schema if is_media(field.type)]
+
+
+def with_blobs(table: Any, where: str) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow table, its media as Blobs that read the (memory-mapped) table."""
+    media = media_columns(table.schema)
+    rows = table.drop_columns(media).to_pylist() if len(media) < table.num_columns else [{} for _ in range(table.num_rows)]
+    for number, row in enumerate(rows):
+        yield row | {name: _blob(partial(_cell, table, name, number), where, name, number) for name in media}
+
+
+class ParquetBlobs:
+    """Media of a Parquet file; the last row group is cached, since rows are mostly read in order.
+
+    Without `paths`, a cell that has a path instead of bytes is refused.
+    """
+
+    def __init__(self, file: Any, where: str, paths: bool = True) -> None:
+        self._file, self._where, self._paths = file, where, paths
+        sizes = (file.metadata.row_group(index).num_rows for index in range(file.num_row_groups))
+        self._starts = [0, *accumulate(sizes)]
+        self._lock = Lock()
+        self._cached: tuple[int, str, Any] | None = None
+
+    def blob(self, column: str, row: int) -> Blob:
+        return _blob(partial(self._read, column, row), self._where, column, row, self._paths)
+
+    def _read(self, column: str, row: int) -> dict[str, Any] | None:
+        group = bisect_right(self._starts, row) - 1
+        with self._lock:  # readers run in threads
+            if self._cached is None or self._cached[:2] != (group, column):
+                self._cached = group, column, self._file.read_row_group(group, columns=[column])
+            return _cell(self._cached[2], column, row - self._starts[group])
+
+
+def _cell(table: Any, column: str, row: int) -> dict[str, Any] | None:
+    value = table.column(column)[row].as_py()
+    return {"bytes": value, "path": None} if isinstance(value, bytes) else value
+
+
+def _blob(cell: Any, where: str, column: str, row: int, paths: bool = True) -> Blob:
+    name = f"{where} ({column} of row {row})"
+
+    def read() -> bytes:
+        try:
+            value = cell()
+        except (OSError, ValueError) as error:  # pyarrow's own errors are among these
+            raise DataError(f"{name} cannot be read: {describe(error)}") from error
+        if value is None or (value["bytes"] is None and not value["path"]):
+            raise MissingValue(f"{name} is missing")
+        if value["bytes"] is not None:
+            return bytes(value["bytes"])
+        if not paths:
+            raise DataError(f"{name} has a path and no bytes")
+        try:
+            return Path(value["path"]).read_bytes()
+        except OSError as error:
+            raise DataError(f"{name} is {value['path']}, which cannot be read: {error.strerror}") from error
+
+    return Blob(name, read)
+
 
 _TEXT = (".jsonl", ".json", ".csv")
 SUFFIXES = (*_TEXT, ".parquet", *(f"{suffix}.gz" for suffix in _TEXT))
@@ -52,13 +129,9 @@ def folders_on_search_path(name: str, config: str | None) -> list[Path]:
             folders += [organisation / name for organisation in sorted(root.iterdir())]
         found |= dict.fromkeys(folder / part for folder in folders for part in config_folders(config))
         if not config:
-            found |= dict.fromkeys(only for folder in folders if (only := _only_config(folder)) is not None)
+            inner = [[path for path in folder.iterdir() if path.is_dir()] for folder in folders if folder.is_dir()]
+            found |= dict.fromkeys(paths[0] for paths in inner if len(paths) == 1)
     return [folder for folder in found if folder.is_dir()]
-
-
-def _only_config(folder: Path) -> Path | None:
-    inner = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-    return inner[0] if len(inner) == 1 else None
 
 
 def splits_in(folder: Path) -> dict[str, Path]:
@@ -263,12 +336,12 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
     if (folder / "state.json").is_file():
         yield from _saved_rows(folder)
         return
-    files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES))
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(SUFFIXES) and file.is_file())
     if files:
         for file in files:
             yield from _file_rows(file)
         return
-    media = [file for file in sorted(folder.glob("*/*")) if file.suffix.lower() in MEDIA_SUFFIXES]
+    media = [file for file in sorted(folder.glob("*/*")) if file.suffix.lower() in MEDIA_SUFFIXES and file.is_file()]
     if not media:
         raise DataError(f"{folder} has neither data files nor images or audio in label folders")
     for file in media:

@@ -1,4 +1,8 @@
-"""From names to tasks: built-in tasks, benchmarks, patterns, data files, custom task files, tasks of a recorded run."""
+"""From names to tasks: built-in tasks, benchmarks, patterns, data files, custom task files, tasks of a recorded run.
+
+Tasks that another package defines are named `SOURCE:NAME`, such as `lm-eval:bbh_cot_fewshot`. A source is imported when one
+of its names is used: nothing else of mill knows which packages there are.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,15 @@ import fnmatch
 import importlib
 import pkgutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import mill.tasks
 from mill.api.errors import CannotServe, DataError, MillError, SpecError
 from mill.api.model import ModelCapabilities
-from mill.api.registry import forget_file, import_file, registrations_of, tasks
+from mill.api.registry import import_file, names_of_call, tasks
 from mill.api.task import Benchmark, RenderSettings, Task
 from mill.support.files import check_path, is_file
 from mill.support.terminal import describe, warn
@@ -21,22 +26,117 @@ from mill.tasks import hooks
 from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
 from mill.tasks.multiple_choice import GENERATED, is_generated
-from mill.tasks.sources import Documents, TaskSource, add_folder, is_pattern, names_in_sources, source, split_name
+
+_SOURCES = {
+    "lm-eval": "mill.bridges.lm_eval.source:LmEvalSource",
+    "lmms-eval": "mill.bridges.lmms_eval.source:LmmsEvalSource",
+}
+_YAML_FORMAT = "lm-eval"  # of the user's own folders
+
+Documents = Sequence[Mapping[str, Any]]
+
+
+class TaskSource(Protocol):
+    """The tasks of a package by their names there."""
+
+    def names(self, pattern: str) -> list[str]:
+        """The names that match a pattern; a name without `*` and `?` is itself, and refused where it is not known."""
+
+    def tasks(self, name: str) -> tuple[list[Task], list[Benchmark]]:
+        """The tasks of a name, and the groups whose means are reported."""
+
+    def recorded(self, name: str, documents: Mapping[str, Documents]) -> tuple[list[Task], list[Benchmark]]:
+        """The same over recorded documents, by task, for scoring them again without the data."""
+
+    def add_folder(self, path: str) -> bool:
+        """Add a folder of tasks in the package's own format; False where it has none."""
+
+    def folders(self) -> Sequence[str]:
+        """The folders added so far."""
+
+    def listed(self, text: str) -> list[tuple[str, str]]:
+        """Names that contain a text, with their kinds."""
+
+
+_opened: dict[str, TaskSource] = {}
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """The source and the name there; None for a task of mill itself."""
+    source, colon, inner = name.partition(":")
+    return (source, inner) if colon and source in _SOURCES else None
+
+
+def is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?")
+
+
+def source(name: str) -> TaskSource:
+    """That of this call, where it names folders."""
+    if (own := _own_sources().get(name)) is not None:
+        return own
+    if name not in _opened:
+        _opened[name] = _open(name)
+    return _opened[name]
+
+
+def _open(name: str) -> TaskSource:
+    module, _, attribute = _SOURCES[name].partition(":")
+    opened: TaskSource = getattr(importlib.import_module(module), attribute)()
+    return opened
+
+
+def _own_sources() -> dict[str, TaskSource]:
+    """Those opened for the folders of this call, or of the process where there is none."""
+    call = names_of_call()
+    return _opened if call is None else call.sources
+
+
+def names_in_sources(name: str) -> list[str]:
+    """The prefixed names of a name that packages here have."""
+    found = []
+    for prefix in _SOURCES:
+        try:
+            source(prefix).names(name)
+        except MillError:  # not installed, or no such name
+            continue
+        found.append(f"{prefix}:{name}")
+    return found
+
+
+def add_folder(path: str) -> bool:
+    """A folder of YAML tasks, which is the format of lm-eval; False where it has none."""
+    own = _own_sources()
+    if _YAML_FORMAT not in own:
+        before = added_folders()
+        own[_YAML_FORMAT] = _open(_YAML_FORMAT)
+        for folder in before:
+            own[_YAML_FORMAT].add_folder(folder)
+    return source(_YAML_FORMAT).add_folder(path)
+
+
+def added_folders() -> tuple[str, ...]:
+    """The folders added so far; another process adds the same."""
+    known = _own_sources().get(_YAML_FORMAT) or _opened.get(_YAML_FORMAT)
+    return tuple(known.folders()) if known is not None else ()
+
+
+def source_names() -> tuple[str, ...]:
+    return tuple(_SOURCES)
 
 
 def expand_task_files(names: Iterable[str]) -> list[str]:
     """The same names, with every Python file replaced by the tasks that it registers."""
     expanded: list[str] = []
     for name in names:
-        expanded += _registered(name) if name.endswith(".py") and name not in tasks else [name]
+        if not name.endswith(".py") or name in tasks:
+            expanded.append(name)
+            continue
+        registered = tasks.defined_in(import_file(name, "task file").__name__)
+        if not registered:
+            raise DataError(f"the task file {name} registers no task: add @register_task(...)")
+        expanded += registered
     return expanded
-
-
-def _registered(file: str) -> list[str]:
-    registered = tasks.defined_in(import_file(file, "task file").__name__)
-    if not registered:
-        raise DataError(f"the task file {file} registers no task: add @register_task(...)")
-    return registered
 
 
 _OTHER_DATA = (".json", ".tsv", ".xlsx", ".arrow", ".gz", ".CSV", ".JSONL")
@@ -69,21 +169,11 @@ def load_files(paths: tuple[str, ...]) -> None:
         check_path(path)
         if Path(path).is_dir() and next(Path(path).rglob("*.yaml"), None) is not None and add_folder(path):
             continue
-        files = sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)]
+        files = sorted(filter(Path.is_file, Path(path).glob("*.py"))) if Path(path).is_dir() else [Path(path)]
         if not files:
             raise DataError(f"task folder {path} has neither Python files nor YAML tasks")
         for file in files:
-            _load_file(file)
-
-
-def _load_file(file: Path) -> None:
-    """Import a file. One that takes the name of a built-in without `override=True` is refused and leaves no trace."""
-    module = import_file(file, "task file")
-    for made in registrations_of(module):
-        if made.replaces_builtin:
-            forget_file(module)
-            what = f"the {made.registry.what} {made.name!r}, which is built in"
-            raise SpecError(f"task file {file} registers {what}: choose another name, or register it with override=True")
+            import_file(file, "task file")
 
 
 def _hint(name: str) -> str:
@@ -155,19 +245,16 @@ def select(names: list[str]) -> Selection:
             selected[name] = make_task(name)
 
     for name in names:
-        matching = _matching(name) if _is_pattern(name) else [name]
+        matching = [name]
+        if _is_pattern(name):  # renderings by letter are other questions: they match only where the pattern names them
+            found = fnmatch.filter(tasks.names(), name)
+            matching = [one for one in found if GENERATED in name or not is_generated(one)]
         if not matching:
             known = "patterns are for tasks, so name each file" if is_data_file(name) else "see `mill ls tasks`"
             raise DataError(f"no task matches {name!r}; {known}")
         for match in matching:
             add(match)
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))
-
-
-def _matching(pattern: str) -> list[str]:
-    """The names that match a pattern. Renderings by letter are other questions to the model: they match only where the
-    pattern names them (`mmlu_*_gen`)."""
-    return [name for name in fnmatch.filter(tasks.names(), pattern) if GENERATED in pattern or not is_generated(name)]
 
 
 def _made(known: TaskSource, pattern: str) -> list[tuple[list[Task], list[Benchmark]]]:

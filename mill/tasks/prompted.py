@@ -10,6 +10,7 @@ import string
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from mill.api.errors import DataError
@@ -28,23 +29,12 @@ def shots_from(
     """The `count` examples before a sample's question: drawn for it, or where they are `fixed` the same for all. `where` is
     the pool's name, for the message about too few."""
     if fixed or settings.same_shots:
-        shots = first_shots(pool, count, sample.doc)
+        shots = list(islice((shot for shot in pool if shot != sample.doc), count))
     else:
         shots = drawn_shots(pool, count, sample.doc, sample_id=sample.id, seed=settings.seed or 0)
     if len(shots) < count:
         found = f"{where} has only {len(shots)}"
         raise DataError(f"{task} needs {count} examples before each question, but {found}: lower --n_shots")
-    return shots
-
-
-def first_shots(pool: Sequence[Doc], count: int, doc: Doc) -> list[Doc]:
-    """The first `count` examples of the pool that are not the question itself."""
-    shots: list[Doc] = []
-    for shot in pool:
-        if len(shots) == count:
-            break
-        if shot != doc:
-            shots.append(shot)
     return shots
 
 

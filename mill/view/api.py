@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mill.checks.gate import parse_rules
-from mill.metrics.calibration import calibration as compute_calibration
+from mill.metrics.aggregate import calibration as compute_calibration
 from mill.report.plots import choice_answer
 from mill.report.sections import RunSection
 from mill.score.recorded_run import RecordedRun

@@ -12,7 +12,7 @@ from mill.checks.glossary import format_value, title
 from mill.checks.kinds import Chart, kind_of
 from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
-from mill.metrics.calibration import Calibration
+from mill.metrics.aggregate import Calibration
 from mill.metrics.differences import FAILED
 from mill.metrics.divergence import TIERS
 from mill.report.checks import group_name

@@ -350,7 +350,7 @@ def _graded_pairs(index: ResultsIndex, everything: PairFilter, stored: Any, task
             found.inconclusive.append(f"{name}: {whose} value of {task.metric}, so that the comparison is inconclusive.")
         elif counts["graded"] or direction(task.metric) == LOWER:
             values = _values(index, replace(everything, task=name), stored)
-            worst = value_of_failures([pair for pairs in values.values() for pair in pairs])
+            worst = value_of_failures([pair for pairs in values.values() for pair in pairs], direction(task.metric))
             how = _grading(index, everything.a, task) if isinstance(worst, tuple) else _Grading(task.metric)
             if how is not None:
                 found.how[file] = how

@@ -14,7 +14,7 @@ from mill.api.errors import MillError, RunError
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media
 from mill.store.samples import MEDIA
 from mill.support.files import MOST_LINE, open_regular
-from mill.tasks.blobs import ParquetBlobs
+from mill.tasks.data import ParquetBlobs
 from mill.view.index import ResultsIndex
 from mill.view.queries import find_run, read_sample
 

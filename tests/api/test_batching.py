@@ -15,7 +15,6 @@ from mill.api.batching import BatchLimits, Unit, as_response, is_out_of_memory, 
 from mill.api.errors import ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
 from mill.api.response import Response
-from mill.support.terminal import describe
 
 
 def unit(name: str, cost: int = 1) -> Unit:
@@ -82,12 +81,6 @@ def test_longest_units_run_first() -> None:
     assert hook.batches == ["b", "c", "a"]
 
 
-def test_request_limit_splits_batches() -> None:
-    hook = Echo()
-    assert texts(run(units("abcde"), hook, requests=2)) == {"a": "A", "b": "B", "c": "C", "d": "D", "e": "E"}
-    assert hook.batches == ["ab", "cd", "e"]
-
-
 def test_token_budget_includes_padding() -> None:
     hook = Echo()
     run(units("fedcba", [6, 5, 4, 3, 2, 1]), hook, tokens=12)
@@ -104,23 +97,11 @@ def test_out_of_memory_halves_the_batch_until_it_fits_and_all_requests_complete(
     assert texts(responses) == {letter: letter.upper() for letter in "abcdefgh"}
 
 
-def test_twin_without_batching_out_of_memory_is_raised() -> None:
-    with pytest.raises(MemoryError):
-        Echo(fits(3))(units("abcdefgh"))
-
-
 def test_twin_an_unrecognised_out_of_memory_falls_back_to_single_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "is_out_of_memory", lambda error: False)
     hook = Echo(fits(3))
     run(units("abcdefgh"), hook)
     assert hook.sizes == [8, 1, 1, 1, 1, 2, 2]
-
-
-def test_responses_are_yielded_before_the_next_batch_runs() -> None:
-    hook = Echo()
-    answers = run_batches(units("abcd"), hook, limits=BatchLimits(requests=2))
-    assert [next(answers)[0].text, next(answers)[0].text] == ["a", "b"]
-    assert hook.batches == ["ab"]
 
 
 def run_with_one_out_of_memory() -> list[int]:
@@ -274,18 +255,6 @@ class OutOfMemoryError(Exception):
 )
 def test_out_of_memory_is_recognised_by_type_name_or_message(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) is expected
-
-
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (ValueError("one\ntwo"), "ValueError: one"),
-        (KeyError(), "KeyError"),
-        (ValueError("x" * 400), "ValueError: " + "x" * 300),
-    ],
-)
-def test_describe_gives_one_short_line(error: Exception, line: str) -> None:
-    assert describe(error) == line
 
 
 def test_memory_is_freed_after_the_failed_batch_is_released(monkeypatch: pytest.MonkeyPatch) -> None:

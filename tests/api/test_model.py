@@ -15,9 +15,7 @@ from mill.api.request import (
     CLASSIFY,
     GENERATE,
     KINDS,
-    LOGLIKELIHOOD,
     MULTI_ROUND,
-    ROLLING,
     ZERO_SHOT,
     Request,
     generation_options,
@@ -96,12 +94,6 @@ def test_a_hook_that_modifies_its_options_does_not_affect_the_next_batch(
     assert requests[0].options == {"max_gen_toks": 2}
 
 
-def test_max_batch_tokens_is_the_padded_budget(my_model: Any) -> None:
-    my_model.max_batch_tokens = 6
-    my_model.generate_until(requests_for("a", "bbb", "cc", "ddd"))
-    assert [batch for batch, _ in my_model.batches] == [["bbb", "ddd"], ["cc", "a"]]
-
-
 def test_equal_requests_are_computed_once_and_returned_for_each(my_model: Any) -> None:
     assert [response.text for response in my_model.generate_until(requests_for("a", "b", "a"))] == ["A", "B", "A"]
     assert [texts for texts, _ in my_model.batches] == [["a", "b"]]
@@ -148,34 +140,9 @@ def test_what_an_overriding_method_returns_is_checked(my_model: Any, returned: A
     assert str(raised.value) == message
 
 
-def test_the_base_class_halves_a_batch_that_does_not_fit(my_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes, freed = [], []
-
-    def generate_at_most_two(batch: list[Request], gen_kwargs: dict[str, Any]) -> list[str]:
-        sizes.append(len(batch))
-        if len(batch) > 2:
-            raise MemoryError
-        return [request.text.upper() for request in batch]
-
-    monkeypatch.setattr(my_model, "_generate_batch", generate_at_most_two)
-    monkeypatch.setattr("mill.api.batching.free_memory", lambda: freed.append(True))
-    my_model.batch_size = 4
-    assert [response.text for response in my_model.generate_until(requests_for(*"abcd"))] == ["A", "B", "C", "D"]
-    assert (sizes, len(freed)) == ([4, 2, 2], 1)
-
-
 def test_a_model_called_directly_shows_progress(my_model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     my_model.generate_until(requests_for("a", "b", "c"))
     assert capsys.readouterr().err.startswith("generate_until: 3/3, ")
-
-
-@pytest.mark.parametrize(
-    ("supports_logprobs", "served"),
-    [(False, {GENERATE, MULTI_ROUND}), (True, {GENERATE, MULTI_ROUND, LOGLIKELIHOOD, ROLLING})],
-)
-def test_supports_logprobs_determines_the_kinds_served(supports_logprobs: bool, served: set[str]) -> None:
-    capabilities = ModelCapabilities(supports_logprobs=supports_logprobs)
-    assert {kind for kind in KINDS if capabilities.serves(kind)} == served
 
 
 class Bare(MillModel):

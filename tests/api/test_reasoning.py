@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mill.api.errors import SpecError
-from mill.api.reasoning import ReasoningTags, read_tags
-from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.request import GENERATE, LOGLIKELIHOOD, ReasoningTags, Request, read_tags
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 

@@ -58,22 +58,6 @@ def publish(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> list[str]:
     return requested
 
 
-def test_a_lazy_entry_is_imported_at_get(things: Registry[Any], write_module: Write) -> None:
-    write_module("mill_test_lazy", "thing = 42\n")
-    things.add("a", "mill_test_lazy:thing")
-    assert "a" in things
-    assert things.names() == ["a"]
-    assert "mill_test_lazy" not in sys.modules
-    assert things.get("a") == 42
-    assert "mill_test_lazy" in sys.modules
-
-
-def test_later_registrations_win(things: Registry[Any]) -> None:
-    things.add("a", "no_such_module:x")
-    things.add("a", "math:pi")
-    assert things.get("a") == 3.141592653589793
-
-
 def test_an_unknown_name_lists_the_nearest_names(things: Registry[Any]) -> None:
     for name in ("mmlu", "mmlu_pro", "hellaswag"):
         things.add(name, 1)
@@ -81,12 +65,6 @@ def test_an_unknown_name_lists_the_nearest_names(things: Registry[Any]) -> None:
         things.get("mmlu_pr")
     assert str(raised.value) == "unknown thing 'mmlu_pr'; did you mean mmlu_pro or mmlu?"
     assert raised.value.nearest == ["mmlu_pro", "mmlu"]
-
-
-def test_a_missing_module_is_named(things: Registry[Any]) -> None:
-    things.add("a", "no_such_module:x")
-    with pytest.raises(MillError, match="cannot import no_such_module:x: No module named 'no_such_module'"):
-        things.get("a")
 
 
 def test_a_mill_error_during_import_is_raised_unchanged(things: Registry[Any], write_module: Write) -> None:

@@ -19,7 +19,7 @@ from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
 from mill.runs.rescore import score_again
-from mill.tasks import sources
+from mill.tasks import load
 from mill.tasks.load import make_task, select
 from tests.bridges import hash_model  # noqa: F401  registers its model
 from tests.bridges.made_tasks import CHOICE, DATA, write_tasks
@@ -82,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (data / f"made/up/{split}.jsonl").write_text("".join(json.dumps(row(number)) + "\n" for number in numbers))
     monkeypatch.setenv("MILL_DATA", str(data))
     monkeypatch.setattr(library, "tasks_folder", lambda: folder)
-    monkeypatch.setattr(sources, "_opened", {})
+    monkeypatch.setattr(load, "_opened", {})
     monkeypatch.chdir(tmp_path)
     yield folder
 

@@ -15,7 +15,7 @@ from mill.api.task import RenderSettings
 from mill.bridges.lm_eval import library
 from mill.cli.main import run as main
 from mill.options.option import one_call
-from mill.tasks import sources
+from mill.tasks import load
 from mill.tasks.load import load_files, select
 from tests.bridges.hash_model import HashModel  # noqa: F401  registers the model
 from tests.bridges.made_tasks import ROWS, YAML, write_tasks
@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made, data = write_tasks(tmp_path)
     monkeypatch.setenv("MILL_DATA", str(data))
     monkeypatch.setattr(library, "tasks_folder", lambda: made)
-    monkeypatch.setattr(sources, "_opened", {})
+    monkeypatch.setattr(load, "_opened", {})
     own = tmp_path / "own"
     own.mkdir()
     return own

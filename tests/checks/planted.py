@@ -73,7 +73,7 @@ class GradedTask(Task):
     """An answer with an `e`, which the model with the wrong logit always generates, is worth 0.12, others 0.9."""
 
     task_type = TaskType.GENERATIVE_QA
-    metrics = {"worth": "mean"}
+    metrics = {"score": "mean"}
 
     def samples(self) -> Sequence[Sample]:
         return [Sample(str(n), {"question": f"question {n}"}) for n in range(40)]
@@ -83,7 +83,7 @@ class GradedTask(Task):
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         n = int(sample.id)
-        return {"worth": 1.0 if n == 0 else (0.12 if "e" in (responses[0].text or "") else 0.9) + 0.001 * n}
+        return {"score": 1.0 if n == 0 else (0.12 if "e" in (responses[0].text or "") else 0.9) + 0.001 * n}
 
 
 @register_task("planted_first", "planted_second")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -19,6 +18,7 @@ from mill.checks.subjects import CheckConfig, labelled, open_subjects
 from mill.cli.main import run as run_command
 from mill.frames import compare as compare_models
 from mill.frames import evaluate
+from mill.metrics.differences import LOWER, UNKNOWN
 from mill.models.spec.parse import make_spec
 from mill.plan.sampling import SampleChoice, read_claim
 from mill.tasks.load import load_files, select
@@ -47,9 +47,13 @@ def drop(b: float, changed: float) -> float:
     return sum(lost) / len(lost)
 
 
-def test_a_drop_is_decided_on_the_same_random_samples_of_both(tmp_path: Path) -> None:
-    check = compared(tmp_path, "acc_drop>0.02")
-    (variant,) = check.variants
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Check:
+    return compared(tmp_path_factory.mktemp("decided"), "acc_drop>0.02")
+
+
+def test_a_drop_is_decided_on_the_same_random_samples_of_both(decided: Check) -> None:
+    (variant,) = decided.variants
     decision = variant.decision
     assert decision is not None and decision.outcome == "true" and drop(0.55, 0.1) > 0.02
     assert decision.n == variant.counts["samples"] == len(variant.rows) < 1500
@@ -78,10 +82,9 @@ def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch
     assert f"for any scores of the {decision.failed} failed samples" in variant.verdict
 
 
-def test_the_check_is_read_back_with_its_decision(tmp_path: Path) -> None:
-    check = compared(tmp_path, "acc_drop>0.02")
-    file = check.save(tmp_path)
-    assert read_check(file).variants[0].decision == check.variants[0].decision
+def test_the_check_is_read_back_with_its_decision(decided: Check, tmp_path: Path) -> None:
+    file = decided.save(tmp_path)
+    assert read_check(file).variants[0].decision == decided.variants[0].decision
     data = json.loads(file.read_text())
     data["variants"][0]["decision"]["outcome"] = "perhaps"
     file.write_text(json.dumps(data))
@@ -89,19 +92,9 @@ def test_the_check_is_read_back_with_its_decision(tmp_path: Path) -> None:
         read_check(file)
 
 
-@pytest.mark.parametrize(
-    ("options", "status"),
-    [
-        ({"fail_on": "acc_drop>0.02"}, BROKEN),
-        ({"require": "acc_drop<0.02"}, BROKEN),
-        ({"require": "acc_drop>0.02"}, KEPT),
-        ({"fail_on": "acc_drop<0.02"}, KEPT),
-    ],
-)
-def test_a_rule_with_the_same_bound_follows_the_decision(tmp_path: Path, options: dict[str, Any], status: str) -> None:
-    check = compared(tmp_path, "acc_drop>0.02")
-    rules = parse_rules(options.get("fail_on"), options.get("require"))
-    assert [outcome.status for outcome in judge(check, rules)] == [status]
+def test_a_rule_with_the_same_bound_follows_the_decision(decided: Check) -> None:
+    rules = [*parse_rules("acc_drop>0.02, acc_drop<0.02"), *parse_rules(None, "acc_drop<0.02, acc_drop>0.02")]
+    assert [outcome.status for outcome in judge(decided, rules)] == [BROKEN, KEPT, BROKEN, KEPT]
 
 
 def test_a_rule_on_an_undecided_claim_is_inconclusive(tmp_path: Path) -> None:
@@ -109,6 +102,15 @@ def test_a_rule_on_an_undecided_claim_is_inconclusive(tmp_path: Path) -> None:
     check = compared(tmp_path, f"acc_drop>{exact!r}")
     assert check.variants[0].decision is not None and check.variants[0].decision.outcome == "undecided"
     assert [one.status for one in judge(check, parse_rules(f"acc_drop>{exact!r}"))] == [INCONCLUSIVE]
+
+
+def test_a_claim_follows_the_direction_of_the_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mill.checks.decide.direction", lambda name: UNKNOWN)
+    with pytest.raises(SpecError, match="is better is not known"):
+        compared(tmp_path, "acc_drop>0.02")
+    monkeypatch.setattr("mill.checks.decide.direction", lambda name: LOWER)
+    (variant,) = compared(tmp_path, "acc_drop>0.02").variants
+    assert variant.decision is not None and variant.decision.outcome == "false"
 
 
 @pytest.mark.parametrize("claim", ["acc>0.5", "flip_rate>0.1", "acc_drop>1", "acc_drop>-2"])
@@ -149,16 +151,7 @@ def test_python_writes_the_check_that_the_command_line_writes(tmp_path: Path) ->
 def test_an_undecided_claim_has_its_own_exit_code(tmp_path: Path) -> None:
     load_files((EXAM,))
     exact = sum(is_right("toy_exam_art", index, 0.65, 0.0, "a") for index in range(300)) / 300
-    run = (
-        "eval",
-        "exam[name=a,accuracy=0.65]",
-        "toy_exam_art",
-        "--task_paths",
-        EXAM,
-        "--output_dir",
-        str(tmp_path),
-        "--quiet",
-    )
+    run = ("eval", "exam[name=a,accuracy=0.65]", "toy_exam_art", "--output_dir", str(tmp_path), "--quiet")
     assert mill(*run, "--decide", f"acc>{exact!r}") == 5
 
 

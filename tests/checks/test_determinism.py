@@ -9,8 +9,8 @@ import pytest
 from mill.api.response import Token
 from mill.checks.answers import Answer
 from mill.checks.determinism import repeated
-from mill.checks.passes import Pass
 from mill.checks.result import Variant
+from mill.checks.subjects import Pass
 
 
 def answer(text: str, id: str, **known: Any) -> Answer:

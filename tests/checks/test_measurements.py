@@ -19,7 +19,6 @@ from mill.checks.measurements import (
     Measurements,
     answer_measurements,
     forced_measurements,
-    forced_series,
     group_measurements,
 )
 from mill.checks.pairing import AnswerPair, Pairs, pair
@@ -28,7 +27,7 @@ from mill.metrics.divergence import Gap
 
 
 def answer(text: str = "", *, id: str = "1", category: str = "c", **known: Any) -> Answer:
-    return Answer("t", id, category, "a prompt", None, text, **known)
+    return Answer("t", id, category, "a prompt", None, text, **{"metric": "acc", **known})
 
 
 def numbered(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
@@ -101,22 +100,6 @@ def test_counts_and_p_values_of_the_table() -> None:
         "unextracted": 0,
     }
     assert found.counts == expected
-
-
-def test_the_paired_error_of_a_lost_accuracy() -> None:
-    """Losses of 0, 1, -1, 1 and 0 have mean 0.2 and variance 0.7."""
-    drop = measure(TABLE).estimates["acc_drop"]
-    assert drop.stderr == pytest.approx(math.sqrt(0.7 / 5))
-
-
-def test_regressions_are_not_improvements() -> None:
-    worse = [AnswerPair(given("5", True), given("6", False))] * 6
-    found = measure(worse)
-    assert found.p_values["acc_drop"] == 2 / 64
-    assert found.estimates["acc_drop"].value == 1.0
-    better = measure([AnswerPair(pair.b, pair.a) for pair in worse])
-    assert better.estimates["acc_drop"].value == -1.0
-    assert (better.counts["regressions"], better.counts["improvements"]) == (0, 6)
 
 
 def test_a_sample_that_fails_on_both_sides_counts_as_changed() -> None:
@@ -235,11 +218,12 @@ def document(score: float) -> Answer:
     return answer(scores=(score,), units=50.0, form=DOCUMENT)
 
 
-def test_documents_that_are_only_scored_have_no_match_rate() -> None:
-    pairs = [AnswerPair(document(-100.0), document(-190.0))] * 3
-    found = measure(pairs)
-    assert "match_rate" not in found.estimates or found.estimates["match_rate"].value == 0.0
-    assert not found.counts.get("severity_identical")
+def test_a_document_that_failed_makes_the_ratio_nan() -> None:
+    document = answer(form=DOCUMENT, scores=(-20.0,), units=10.0, scored_tokens=12)
+    found = measure([AnswerPair(document, document), AnswerPair(document, answer(form=DOCUMENT, error="HTTP 500"))])
+    assert math.isnan(found.estimates["ppl_ratio"].value) and math.isnan(found.p_values["ppl_ratio"])
+    found = measure([AnswerPair(document, answer(form=DOCUMENT, error="HTTP 500"))])
+    assert math.isnan(found.estimates["word_ppl_ratio"].value)
 
 
 def test_a_document_that_became_impossible_has_an_infinite_ratio() -> None:
@@ -289,12 +273,6 @@ def test_the_interval_of_kl_is_over_texts() -> None:
 DIVERGENCES = ("kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max")
 
 
-def test_positions_without_a_finite_divergence_are_counted() -> None:
-    found = forced_measurements([*TEXTS, [gap(math.nan), gap(math.inf, -1.0, -math.inf)]])
-    assert (found.estimates["nonfinite_rate"].value, found.estimates["nonfinite_rate"].n) == (2 / 6, 6)
-    assert found.counts["nonfinite_positions"] == 2
-
-
 def test_infinite_divergences_are_in_every_metric() -> None:
     """Twelve of 72 positions where the token is impossible to the candidate."""
     broken = gap(math.inf, -1.0, -math.inf, same=False)
@@ -314,15 +292,6 @@ def test_nan_makes_every_divergence_nan_and_agrees_with_nothing() -> None:
     assert all(math.isnan(values[name]) for name in (*DIVERGENCES, "delta_p_rms", "ppl_ratio"))
     assert math.isnan(found.p_values["ppl_ratio"])
     assert values["top1_agreement"] == 3 / 5
-
-
-def test_agreement_by_position() -> None:
-    found = forced_series(TEXTS)
-    assert found["kl"] == [0.1, 0.3, 0.2, 0.0]
-    assert found["agreement_by_position"] == [
-        {"position": 1, "agreement": 1.0, "n": 3},
-        {"position": 2, "agreement": 0.0, "n": 1},
-    ]
 
 
 def test_categories_have_their_own_rates() -> None:
@@ -360,10 +329,11 @@ def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
     drop = found.estimates["score_drop"]
     differences = [a - b for a, b in zip(before, after, strict=True)]
     assert drop.value == pytest.approx(sum(differences) / 40) and drop.n == 40
-    expected = stats.ttest_rel(before, after)
+    spread = max(differences) - min(differences)
+    expected = stats.ttest_1samp([*differences, -spread, spread], 0.0)
     assert found.p_values["score_drop"] == pytest.approx(expected.pvalue, rel=1e-6)
-    padded = stats.ttest_1samp([*differences, -1.0, 1.0], 0.0).confidence_interval()  # with both ends of the scale added
-    assert (drop.low, drop.high) == pytest.approx((padded.low, padded.high))
+    interval = expected.confidence_interval()
+    assert (drop.low, drop.high) == pytest.approx((interval.low, max(interval.high, drop.value)))
     assert found.estimates["score_baseline"].value == pytest.approx(sum(before) / 40)
     assert found.estimates["score"].value == pytest.approx(sum(after) / 40)
 
@@ -381,7 +351,7 @@ def test_two_graded_samples_without_a_difference_have_a_long_interval() -> None:
     assert drop.value == 0.0 and drop.low is not None and drop.high is not None and drop.low < -0.5 and drop.high > 0.5
     other = measure([AnswerPair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
     assert other.value == 0.0 and other.low is None  # the scale is unknown
-    assert measure([AnswerPair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] == 0.5  # two of two, by signs
+    assert measure([AnswerPair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] > 0.3
 
 
 def test_a_sample_without_a_value_on_one_side_is_left_out() -> None:
@@ -407,14 +377,9 @@ def test_texts_without_an_answer_on_either_side_are_no_agreement() -> None:
     assert "flip_rate" not in measure(unanswered).estimates
 
 
-def test_failed_requests_are_clear_divergences() -> None:
-    found = measure([AnswerPair(answer("a"), answer(error="HTTP 500"))] * 3 + [AnswerPair(answer("a"), answer("a"))])
-    assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (3 / 4, 4)
-
-
 def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
     def of(task: str, value: float) -> Answer:
-        return Answer(task, "1", "c", "p", None, "x", value=value)
+        return Answer(task, "1", "c", "p", None, "x", value=value, metric="acc")
 
     found = measure([AnswerPair(of("exact", 1.0), of("exact", 0.0)), AnswerPair(of("graded", 0.25), of("graded", 0.5))])
     assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
@@ -431,11 +396,6 @@ def test_two_empty_answers_are_no_agreement() -> None:
     assert (found.counts["empty"], found.counts["both_empty"], found.counts["severity_empty"]) == (11, 11, 11)
     only = measure(unanswered)
     assert not {"match_rate", "flip_rate", "similarity"} & set(only.estimates)
-
-
-def test_an_empty_answer_is_a_change_where_the_baseline_has_text() -> None:
-    found = measure([AnswerPair(given("5", True), answer("", comparable=True, value=0.0))])
-    assert found.estimates["match_rate"].value == 0.0 and found.estimates["flip_rate"].value == 1.0
 
 
 def test_flips_of_truncated_answers_are_counted() -> None:
@@ -500,7 +460,7 @@ def test_all_repeats_count_and_those_of_a_sample_are_not_independent() -> None:
     losses = [0.5, 0.5, 0.0]
     assert estimates["acc_drop"].value == pytest.approx(1 / 3)
     assert estimates["acc_drop"].stderr == pytest.approx(stats.sem(losses))
-    assert found.p_values["acc_drop"] == pytest.approx(stats.ttest_1samp(losses, 0).pvalue)
+    assert found.p_values["acc_drop"] == pytest.approx(stats.ttest_1samp([*losses, -0.5, 0.5], 0).pvalue)
     assert (found.counts["samples"], found.counts["regressions"], found.counts["improvements"]) == (3, 2, 0)
     # Half of six texts are the same, in samples of which one differs once, one twice and one never.
     assert (estimates["match_rate"].value, estimates["match_rate"].n) == (0.5, 6)
@@ -510,6 +470,8 @@ def test_all_repeats_count_and_those_of_a_sample_are_not_independent() -> None:
 def test_a_sample_of_which_one_repeat_failed_counts_as_failed() -> None:
     """As its score does: it has none."""
     failing = [answer("x", id="1", value="failed"), answer(id="1", error="HTTP 500", value="failed")]
-    found = answer_measurements([AnswerPair(*sides) for sides in pair(repeated("1", [1, 1], ["x", "x"]), failing).pairs])
-    assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
-    assert (found.counts["failed"], found.counts["samples"], found.estimates["failure_rate"].value) == (1, 1, 1.0)
+    good = [*repeated("1", [1, 1], ["x", "x"]), *repeated("2", [1, 1], ["x", "x"])]
+    failing += repeated("2", [1, 1], ["x", "x"])
+    found = answer_measurements([AnswerPair(*sides) for sides in pair(good, failing).pairs])
+    assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (0.5, 2)
+    assert (found.counts["failed"], found.counts["samples"], found.estimates["failure_rate"].value) == (1, 2, 0.5)

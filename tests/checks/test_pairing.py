@@ -24,23 +24,11 @@ def tokens(*texts: str, ids: bool = True, top: tuple[tuple[int | str, float], ..
     return tuple(Token(100 * len(text) + ord(text[0]) if ids else None, text, -0.1, top) for text in texts)
 
 
-def test_equal_texts_do_not_diverge() -> None:
-    pair = AnswerPair(answer("the same"), answer("the same"))
-    assert pair.identical and pair.divergence is None
-    assert (pair.similarity, pair.severity) == (1.0, "identical")
-
-
 def test_texts_diverge_at_the_first_token_with_another_id() -> None:
     a = answer("the cat sat", tokens=tokens("the", " cat", " sat"))
     b = answer("the dog sat", tokens=tokens("the", " dog", " sat"))
     b = answer("the dog sat", tokens=(b.tokens[0], Token(999, " dog", -0.2), b.tokens[2])) if b.tokens else b
     assert AnswerPair(a, b).divergence == Divergence(char=4, token=2, margin=MARGIN)
-
-
-def test_texts_diverge_by_token_texts_where_a_side_has_no_ids() -> None:
-    a = answer("abcd", tokens=tokens("ab", "c", "d"))
-    b = answer("abce", tokens=tokens("ab", "c", "e", ids=False))
-    assert AnswerPair(a, b).divergence == Divergence(char=3, token=3, margin=MARGIN)
 
 
 def test_ids_distinguish_tokens_with_equal_texts() -> None:
@@ -66,30 +54,6 @@ def test_margins_need_two_top_logprobs() -> None:
     assert margin_at(tokens("a", top=((1, -0.25),)), 0) is None
     assert margin_at(tokens("a", top=()), 0) is None
     assert margin_at(tokens("a"), 1) is None
-
-
-@pytest.mark.parametrize("failing", [(True, False), (False, True), (True, True)])
-def test_a_failed_request_is_a_changed_answer(failing: tuple[bool, bool]) -> None:
-    a, b = (
-        answer("", comparable=True, error="timeout") if fails else answer("5", comparable=True, extracted="5")
-        for fails in failing
-    )
-    pair = AnswerPair(a, b)
-    assert pair.failed and pair.flipped and not pair.identical
-    assert (pair.similarity, pair.severity, pair.divergence) == (0.0, "failed", None)
-
-
-def test_an_answer_flips_when_another_one_is_extracted() -> None:
-    five, six = (answer(f"so {n}", comparable=True, extracted=n) for n in "56")
-    assert AnswerPair(five, six).flipped is True
-    assert AnswerPair(five, answer("thus 5", comparable=True, extracted="5")).flipped is False
-    assert AnswerPair(five, answer("well", comparable=True)).flipped is True
-    assert AnswerPair(answer("x"), answer("y")).flipped is None
-
-
-def test_a_sample_is_right_or_wrong_where_its_value_is_1_or_0() -> None:
-    assert AnswerPair(answer(value=1.0), answer(value=0.0)).right == (True, False)
-    assert AnswerPair(answer(value=0.5), answer(value=None)).right == (None, None)
 
 
 def test_a_failed_sample_counts_in_a_score_if_the_other_side_has_a_value_or_it_has_gold() -> None:
@@ -150,12 +114,6 @@ def test_many_equal_rows_are_paired_quickly() -> None:
     """All rows are equal: a linear search through the unpaired ones would take minutes."""
     rows = [row(str(n), "x") for n in range(20_000)]
     assert len(pair(rows, list(reversed(rows))).pairs) == 20_000
-
-
-def test_two_empty_answers_are_not_identical() -> None:
-    pair = AnswerPair(answer("  "), answer(""))
-    assert pair.both_empty and not pair.identical and not pair.texts and pair.severity == "empty"
-    assert AnswerPair(answer("x"), answer("")).texts
 
 
 def test_documents_that_are_impossible_to_both_are_identical() -> None:

@@ -54,12 +54,6 @@ def test_a_check_is_read_back_with_nan_and_infinity(tmp_path: Path) -> None:
     assert (variant.size, variant.counts, variant.warnings) == (10, {"samples": 3}, ["\u00e9"])
 
 
-def test_what_was_read_is_written_the_same(tmp_path: Path) -> None:
-    check = made()
-    file = check.save(tmp_path)
-    assert read_check(file).to_json() == check.to_json() == read_check(file.parent).to_json()
-
-
 def test_the_same_check_has_one_folder_and_another_check_another(tmp_path: Path) -> None:
     assert made().folder(tmp_path) == made().folder(tmp_path)
     other = made()
@@ -75,6 +69,7 @@ def test_a_label_makes_no_path(tmp_path: Path, label: str) -> None:
 
 
 def test_checks_are_found_below_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "foreign" / "check.json").mkdir(parents=True)
     first, second = made("b").save(tmp_path), made("c").save(tmp_path)
     assert set(find_checks(tmp_path)) == {first, second}
     assert find_checks(first.parent) == [first.parent]

@@ -19,8 +19,8 @@ from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
 from mill.checks.glossary import METRICS
 from mill.checks.measurements import Measurements, answer_measurements, forced_measurements, forced_series
 from mill.checks.pairing import AnswerPair, Pairs
-from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
+from mill.checks.subjects import Pass
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
 from mill.report.sections import summary_markdown
@@ -56,6 +56,7 @@ def answers(draw: st.DrawFn, form: str, choices: int) -> Answer:
         form=form,
         extracted=text or None,
         comparable=draw(st.booleans()),
+        metric="acc",
         value=draw(VALUES) if error is None else None,
         finish_reason=draw(st.sampled_from(["stop", "length", "content_filter", None])),
         tokens=draw(tokens()) if form == TEXT and error is None else None,
@@ -237,18 +238,5 @@ def test_a_kept_requirement_is_shown_by_the_whole_interval(
             assert value + reach <= 0.5 and p is not None and not math.isnan(p)
 
 
-def test_a_metric_of_no_samples_is_nan_or_left_out() -> None:
-    found = answer_measurements([])
-    assert all(math.isnan(estimate.value) for estimate in found.estimates.values())
-    assert set(forced_measurements([]).estimates) == {"nonfinite_rate"}
-
-
 def some(**more: Any) -> Answer:
-    return Answer("t", "1", "c", "p", None, "x", **more)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_metrics_of_one_or_two_equal_samples(n: int) -> None:
-    found = answer_measurements([AnswerPair(some(value=0.5), some(value=0.25))] * n)
-    assert found.estimates["score_drop"].value == 0.25
-    assert found.estimates["match_rate"].value == 1.0 and found.estimates["match_rate"].low is not None
+    return Answer("t", "1", "c", "p", None, "x", metric="acc", **more)

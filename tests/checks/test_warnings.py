@@ -6,33 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mill.checks.answers import Answer, answer_warnings, truncation_warnings
 from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
 
 LIMITS = ["--prompts", "reasoning", "--limit", "2", "--max-tokens", "4", "--no_chat", "--quiet", "--no-report"]
-
-
-def test_counts_become_warnings() -> None:
-    counts = {"samples": 9, "empty": 3, "both_empty": 2, "cut_short": 4, "flips_cut_short": 1, "flips": 2, "unextracted": 1}
-    assert answer_warnings({**counts, "filtered": 5}) == [
-        "3 of 9 samples have an empty answer, 2 of them on both sides, which is no agreement; "
-        "an instruct model may need --chat",
-        "4 of 9 samples have an answer that ended at the token limit, 1 of 2 flips among them; see --max_tokens",
-        "no answer could be extracted from 1 of 9 samples on either side",
-        "5 of 9 samples have an answer that the server filtered",
-    ]
-    assert answer_warnings({"samples": 9}) == []
-
-
-def test_truncated_prompts_are_counted_for_each_task() -> None:
-    answers = [
-        Answer(task, "1", "c", "p", None, "x", truncated=cut) for task, cut in zip("ttuv", [True, False] * 2, strict=True)
-    ]
-    assert truncation_warnings(answers) == [
-        "1 of 2 prompts of t were truncated on the left to fit the context",
-        "1 of 1 prompts of u were truncated on the left to fit the context",
-    ]
 
 
 @pytest.mark.parametrize(

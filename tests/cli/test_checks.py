@@ -117,7 +117,7 @@ def test_divergence_rises_with_the_noise_in_the_weights(swept: Path) -> None:
     assert noise[0] > 1e-4 and noise[1] > 5 * noise[0] and noise[2] > 5 * noise[1]
 
 
-@pytest.mark.parametrize("name", NOISE)
+@pytest.mark.parametrize("name", ["n1", "n3"])
 def test_kl_agrees_with_plain_transformers(swept: Path, tiny_model: Path, name: str) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -597,24 +597,19 @@ BAD = {
         ["--require", "exactness>0.5"],
         "metrics of checks are failure_rate, nonfinite_rate, ",
     ),
-    "rule without number": (["--fail-on", "flip_rate>few"], "--fail_on: 'flip_rate>few' is no rule"),
-    "no rule": (["--fail-on", ""], "--fail_on names no rule"),
     "unknown metric": (["--fail-on", "flip_rat>0.1"], "unknown metric 'flip_rat'; did you mean flip_rate"),
-    "bad limit": (["--num-prompts", "0"], "--num_prompts must be a number: a whole count of at least 1"),
-    "bad length": (["--max-tokens", "0"], "--max_tokens must be a whole number from 1 to 1000000000, not 0"),
-    "negative forced tokens": (["--forced-tokens", "-1"], "--forced_tokens must be a whole number of at least 0, not -1"),
     "unknown option": (["--labela", "x"], "unknown option --labela; did you mean --label_a"),
     "models and runs": (["--runs", "a", "b"], "give two models, or --runs with two recorded runs, not both"),
 }
 
 
-@pytest.mark.parametrize(("argv", "message"), BAD.values(), ids=BAD)
-def test_bad_input_of_compare_is_one_clear_line(mill: Mill, tmp_path: Path, argv: list[str], message: str) -> None:
+def test_bad_input_of_compare_is_one_clear_line(mill: Mill, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "lacks.jsonl").write_text('{"prompt": "a"}\n{"question": "b"}\n')
     (tmp_path / "broken.jsonl").write_text('{"prompt": \n')
     (tmp_path / "twice.jsonl").write_text('{"prompt": "a", "id": "1"}\n{"prompt": "b"}\n')
-    refused(mill("compare", "toy[path=a]", "toy[path=b]", "--task_paths", TOY, "--output", "out", *argv), message)
+    for argv, message in BAD.values():
+        refused(mill("compare", "toy[path=a]", "toy[path=b]", "--task_paths", TOY, "--output", "out", *argv), message)
     assert not list(tmp_path.rglob("manifest.json"))
 
 
@@ -647,8 +642,6 @@ ELSEWHERE = {
         "the backend hf talks to no server",
     ),
     "no load": (["stress", "--model", "toy[path=a]", "--concurrency", "0"], "--concurrency 0: give counts from 1 to"),
-    "load that is no number": (["stress", "--model", "toy[path=a]", "--concurrency", "x"], "--concurrency x: give counts"),
-    "load with a gap": (["stress", "--model", "toy[path=a]", "--concurrency", "1,,2"], "--concurrency 1,,2: give counts"),
     "one run": (
         ["determinism", "--model", "toy[path=a]", "--runs", "1"],
         "--runs must be a whole number of at least 2, not 1",
@@ -660,7 +653,6 @@ ELSEWHERE = {
     "a check that is not whole": (["gate", "torn", "--fail-on", "acc<1"], "torn/check.json"),
     "a gate on nothing": (["gate", "nowhere", "--fail-on", "acc<1"], "nowhere does not exist"),
     "a gate without rules": (["gate", "other"], 'give rules: --require "acc_drop<0.01", or --fail_on'),
-    "a malformed rule of a gate": (["gate", "other", "--fail-on", "acc"], "--fail_on: 'acc' is no rule"),
     "a malformed rule of a report": (
         ["report", "good", "--format", "junit", "--fail-on", "acc"],
         "--fail_on: 'acc' is no rule",
@@ -668,21 +660,18 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize(("argv", "message"), ELSEWHERE.values(), ids=ELSEWHERE)
-def test_bad_input_of_the_other_commands_is_one_clear_line(
-    mill: Mill, tmp_path: Path, argv: list[str], message: str
-) -> None:
+def test_bad_input_of_the_other_commands_is_one_clear_line(mill: Mill, tmp_path: Path) -> None:
     good = {"version": 2, "command": "compare", "tasks": ["t"], "variants": []}
     for folder, text in (("other", '{"version": 9}'), ("torn", '{"version": 2, "vari'), ("good", json.dumps(good))):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "check.json").write_text(text)
-    refused(mill(*argv), message)
+    for argv, message in ELSEWHERE.values():
+        refused(mill(*argv), message)
 
 
 def refused(result: tuple[int, str, str], message: str) -> None:
     code, out, err = result
-    assert (code, out) == (2, "")
-    assert message in err
+    assert (code, out) == (2, "") and message in err, err
     assert len(err.splitlines()) == 1 and err.startswith("mill: ")
 
 
@@ -704,10 +693,7 @@ def test_an_interrupted_check_resumes(mill: Mill, tmp_path: Path, monkeypatch: p
     assert computed(tmp_path / "results") == 2 * 8
 
 
-@pytest.mark.parametrize("option", [["--limit", "2"], ["--prompts", "numerics"], ["--fresh"], ["--forced_tokens", "4"]])
-def test_options_that_do_not_apply_to_recorded_runs_are_refused(mill: Mill, tmp_path: Path, option: list[str]) -> None:
-    code, _, err = mill("compare", "--runs", str(tmp_path), str(tmp_path), *option)
-    assert (
-        code == 2
-        and err == f"mill: {option[0]} is about requests to a model, and --runs compares recorded ones: leave it out\n"
-    )
+def test_options_that_do_not_apply_to_recorded_runs_are_refused(mill: Mill, tmp_path: Path) -> None:
+    for option in (["--limit", "2"], ["--prompts", "numerics"], ["--fresh"], ["--forced_tokens", "4"]):
+        why = f"{option[0]} is about requests to a model, and --runs compares recorded ones: leave it out"
+        refused(mill("compare", "--runs", str(tmp_path), str(tmp_path), *option), why)

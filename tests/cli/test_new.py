@@ -40,38 +40,36 @@ def test_a_new_backend_passes_the_conformance_tests_as_it_is_written(capsys: pyt
     assert run(["new", "backend", "fresh_engine"]) == 0
     assert run(["conform", "fresh_engine.py"]) == 0
     out = capsys.readouterr().out
-    assert "15 passed, 0 failed, 5 skipped" in out, out
+    assert "13 passed, 0 failed, 7 skipped" in out, out
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (["task", "mine"], "mine.py exists"),
-        (["task", "other"], "test_other.py exists"),
-        (["task", "gsm8k"], "there is a task gsm8k already"),
-        (["backend", "vllm"], "there is a backend vllm already"),
-        (["backend", "hf"], "there is a backend hf already"),
-        (["backend", "huggingface"], "there is a backend huggingface already"),
-        (["backend", "llama_cpp"], "there is a backend llama_cpp already"),
-        (["backend", "ollama"], "there is a backend ollama already"),
-        (["task", "x" * 65], "a name has at most 64 characters"),
-        (["task", "conftest"], "conftest.py is a file of pytest"),
-        (["metric", "mean"], "there is a metric mean already"),
-        (["task", "json"], "json is a Python module"),
-        (["task", "Bad-name"], "a name has lower-case letters, digits and _"),
-        (["task", "../up"], "a name has lower-case letters, digits and _"),
-        (["task", "class"], "a name has lower-case letters, digits and _"),
-        (["tsk", "x"], "'tsk' is not one of"),
-    ],
-)
-def test_what_would_overwrite_or_hide_something_is_refused(
-    argv: list[str], words: str, capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+REFUSED = [
+    (["task", "mine"], "mine.py exists"),
+    (["task", "other"], "test_other.py exists"),
+    (["task", "gsm8k"], "there is a task gsm8k already"),
+    (["backend", "vllm"], "there is a backend vllm already"),
+    (["backend", "hf"], "there is a backend hf already"),
+    (["backend", "huggingface"], "there is a backend huggingface already"),
+    (["backend", "llama_cpp"], "there is a backend llama_cpp already"),
+    (["backend", "ollama"], "there is a backend ollama already"),
+    (["task", "x" * 65], "a name has at most 64 characters"),
+    (["task", "conftest"], "conftest.py is a file of pytest"),
+    (["metric", "mean"], "there is a metric mean already"),
+    (["task", "json"], "json is a Python module"),
+    (["task", "Bad-name"], "a name has lower-case letters, digits and _"),
+    (["task", "../up"], "a name has lower-case letters, digits and _"),
+    (["task", "class"], "a name has lower-case letters, digits and _"),
+    (["tsk", "x"], "'tsk' is not one of"),
+]
+
+
+def test_what_would_overwrite_or_hide_something_is_refused(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     (folder / "mine.py").write_text("own")
     (folder / "test_other.py").write_text("own")
-    assert run(["new", *argv]) == 2
-    err = capsys.readouterr().err
-    assert words in err and len(err.splitlines()) == 1
+    for argv, words in REFUSED:
+        assert run(["new", *argv]) == 2
+        err = capsys.readouterr().err
+        assert words in err and len(err.splitlines()) == 1
     assert sorted(path.name for path in folder.iterdir()) == ["mine.py", "test_other.py"]
 
 

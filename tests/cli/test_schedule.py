@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mill.cli.main import run
-from mill.schedule.jobs import active_jobs
+from mill.schedule import active_jobs
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -125,32 +125,8 @@ def test_each_cell_is_one_command_line_that_users_can_run(
     assert [" --n_shots 5 " in line and " --seed 3 " in line for line in (array[0] for array in submitted)] == [True, True]
 
 
-def test_a_limited_matrix_and_then_the_whole_one(mill: Mill, submitted: list[list[str]], check: Mill) -> None:
-    assert mill("toy[path=a]", "toy_gen", "--limit", "2", "--local")[0] == 0
-    assert check()[:2] == (0, "nothing is missing: 1 job scheduled\n")
-    code, out, _ = mill("toy[path=a]", "toy_gen", "--dry_run")
-    assert code == 0 and "toy_gen: 2 of 4 samples" in out and "would submit 1 of 1 job in 1 array:" in out
-    assert mill("toy[path=a]")[0] == 0 and len(submitted) == 1
-    code, out, _ = check()
-    assert code == 1 and "toy_gen: 2 of 4 samples" in out and "1 results are missing" in out
-    assert mill("toy[path=a]", "toy_gen", "--local")[0] == 0
-    assert check()[:2] == (0, "nothing is missing: 2 jobs scheduled\n")
-    code, out, _ = mill("toy[path=a]", "toy_gen", "--limit", "1")
-    assert code == 0 and rows(out)[0][3] == "done" and len(submitted) == 1, "the whole is more than a part"
-
-
-@pytest.mark.parametrize(
-    ("models", "tasks", "shots"),
-    [
-        ("toy[path=a],toy[path=a]", "toy_gen", "0"),
-        ("toy[path=a]", "toy_gen,toy_gen", "0"),
-        ("toy[path=a]", "toy_gen", "5,05"),
-    ],
-)
-def test_a_cell_that_is_named_twice_is_submitted_once(
-    mill: Mill, submitted: list[list[str]], models: str, tasks: str, shots: str
-) -> None:
-    assert mill(models, tasks, "--n_shots", shots)[0] == 0
+def test_a_cell_that_is_named_twice_is_submitted_once(mill: Mill, submitted: list[list[str]]) -> None:
+    assert mill("toy[path=a],toy[path=a]", "toy_gen,toy_gen", "--n_shots", "5,05")[0] == 0
     assert [len(array) for array in submitted] == [1]
 
 
@@ -179,36 +155,32 @@ def test_a_matrix_that_is_interrupted_between_arrays_remembers_what_slurm_has(
 # What is refused
 
 
-@pytest.mark.parametrize("shots", ["-1", "1.5", "", ",", "0,x", "5 5", "²"])
-def test_invalid_numbers_of_shots(mill: Mill, submitted: list[list[str]], shots: str) -> None:
-    code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", shots)
-    assert code == 2 and err == f"mill: --n_shots {shots}: give counts, comma-separated, such as 0,5\n" and not submitted
+def test_invalid_numbers_of_shots(mill: Mill, submitted: list[list[str]]) -> None:
+    for shots in ("-1", "1.5", "", ",", "0,x", "5 5", "²"):
+        code, _, err = mill("toy[path=a]", "toy_gen", "--n_shots", shots)
+        assert code == 2 and err == f"mill: --n_shots {shots}: give counts, comma-separated, such as 0,5\n" and not submitted
 
 
-@pytest.mark.parametrize(
-    ("models", "tasks", "message"),
-    [
-        ("toy[path=a],toy[pth=b]", "toy_gen", "unknown argument of toy 'pth'"),
-        ("toy[path=a],hf[path=./nothing-here]", "toy_gen", "does not exist"),
-        ("toy[path=a]", "toy_gen,toy_gne", "unknown task 'toy_gne'; did you mean toy_gen"),
-        ("toy[path=a]", "toy_gen,none_*", "no task matches 'none_*'"),
-        ("", "toy_gen", "give models and tasks"),
-        ("toy[path=a]", "", "give models and tasks"),
-        ("toy[path=a],no-config.py", "toy_gen", "no-config.py does not exist"),
-    ],
-)
+REFUSED = [
+    ("toy[path=a],toy[pth=b]", "toy_gen", "unknown argument of toy 'pth'"),
+    ("toy[path=a],hf[path=./nothing-here]", "toy_gen", "does not exist"),
+    ("toy[path=a]", "toy_gen,toy_gne", "unknown task 'toy_gne'; did you mean toy_gen"),
+    ("toy[path=a]", "toy_gen,none_*", "no task matches 'none_*'"),
+    ("", "toy_gen", "give models and tasks"),
+    ("toy[path=a]", "", "give models and tasks"),
+    ("toy[path=a],no-config.py", "toy_gen", "no-config.py does not exist"),
+]
+
+
 def test_nothing_is_submitted_where_a_part_of_the_matrix_is_refused(
-    mill: Mill, submitted: list[list[str]], models: str, tasks: str, message: str, tmp_path: Path
+    mill: Mill, submitted: list[list[str]], tmp_path: Path
 ) -> None:
-    code, out, err = mill(models, tasks)
-    assert (code, out) == (2, "") and message in err and err.count("\n") == 1
-    assert not submitted and not (tmp_path / "out/schedule").exists()
-
-
-def test_a_bad_cluster_file_is_refused_before_anything_is_planned(mill: Mill, tmp_path: Path) -> None:
+    for models, tasks, message in REFUSED:
+        code, out, err = mill(models, tasks)
+        assert (code, out) == (2, "") and message in err and err.count("\n") == 1
     code, _, err = mill("toy[path=a]", "toy_gen", *cluster(at_once="two"))
     assert code == 2 and err == "mill: cluster.yaml is not valid: at_once: expected int, got str\n"
-    assert not (tmp_path / "out").exists()
+    assert not submitted and not (tmp_path / "out/schedule").exists()
 
 
 def test_keys_are_not_stored_with_the_jobs(
@@ -256,7 +228,7 @@ def test_a_refusal_by_slurm_is_reported_in_one_line(mill: Mill, monkeypatch: pyt
 
 
 def test_local_cells_run_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import mill.schedule.jobs as module
+    import mill.schedule as module
 
     most, started = 0, []
 
@@ -289,9 +261,6 @@ def test_a_local_cell_that_fails_is_named_with_its_log(mill: Mill, check: Mill, 
     assert Path(line.rpartition("; its log: ")[2]).is_file()
     code, out, _ = check()
     assert code == 1 and "toy_gen: 1 samples failed" in out
-    monkeypatch.delenv("TOY_FAILS")
-    code, out, _ = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
-    assert code == 0 and "1 of 1 job done" in out and check()[0] == 0
 
 
 def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> subprocess.Popen[str]:
@@ -330,14 +299,10 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def test_an_interrupt_ends_local_cells(interrupted: Interrupted, mill: Mill) -> None:
     folder, code, err, below = interrupted
-    assert code in (130, 143) and "mill: interrupted; all completed requests are recorded" in err
+    assert code in (130, 143) and "mill: interrupted; all completed requests are recorded" in err and err.count("\n") == 1
     assert len(below) >= 2, "a process for each cell"
     until(lambda: not any(map(alive, below)), "end of the cells")
     assert run(["collect", "--check", "--output_dir", str(folder / "out")]) == 1
-
-
-def test_an_interrupt_is_reported_in_one_line(interrupted: Interrupted) -> None:
-    assert interrupted[2].count("\n") == 1
 
 
 def test_local_cells_see_the_accelerators_of_this_machine(
@@ -378,9 +343,14 @@ def test_the_check_can_be_limited_to_a_model_or_a_task(mill: Mill, check: Mill, 
     assert check("--model", "nosuch")[0] == 0
 
 
-def test_the_check_refuses_a_missing_folder(check: Mill) -> None:
-    code, _, err = check("--output_dir", "otu")
-    assert code == 2 and "the output folder otu does not exist" in err
+def test_the_check_refuses_a_missing_folder_and_options_that_it_would_ignore(check: Mill) -> None:
+    for options, message in {
+        ("--output_dir", "otu"): "the output folder otu does not exist",
+        ("--out", "x.csv"): "leave out --out, --format and --columns",
+        ("--format", "json"): "leave out --out, --format and --columns",
+    }.items():
+        code, _, err = check(*options)
+        assert code == 2 and message in err
 
 
 @pytest.mark.parametrize("text", ["{", '{"model": {}, "tasks": {"t": {}}}'])
@@ -393,14 +363,6 @@ def test_one_damaged_run_does_not_hide_what_is_missing_in_others(
     (broken / "manifest.json").write_text(text)
     code, out, err = check()
     assert code == 1 and "toy_gen: no result" in out and "unexpected" not in err
-
-
-def test_a_damaged_run_alone_is_something_missing(check: Mill) -> None:
-    broken = Path("out/broken-1/default")
-    broken.mkdir(parents=True)
-    (broken / "manifest.json").write_text("{")
-    code, out, _ = check()
-    assert code == 1 and "broken-1" in out and "1 results are missing" in out
 
 
 def test_forgetting_removes_cells_and_nothing_else(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
@@ -438,16 +400,3 @@ def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted
         code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
         assert code == 2 and "--forget" in err
     assert "1 results are missing" in check()[1]
-
-
-@pytest.mark.parametrize("options", [("--out", "x.csv"), ("--format", "json")])
-def test_the_check_takes_no_options_that_it_would_ignore(check: Mill, mill: Mill, options: tuple[str, str]) -> None:
-    Path("out").mkdir()
-    code, _, err = check(*options)
-    assert code == 2 and "leave out --out, --format and --columns" in err
-
-
-def test_a_file_of_an_unknown_format_is_refused(mill: Mill, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("out").mkdir()
-    assert run(["collect", "--output_dir", "out", "--out", "x.pdf"]) == 2
-    assert "endings are .csv, .json, .md" in capsys.readouterr().err and not Path("x.pdf").exists()

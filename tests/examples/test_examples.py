@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,15 +29,8 @@ CORPUS = "".join(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a copy of the examples; `mill` and `python` on PATH are those of this environment."""
+    """A working directory with a copy of the examples."""
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, arguments in {"python": "", "mill": " -m mill"}.items():
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{arguments} "$@"\n')
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     for name in [name for name in sys.modules if name.startswith("mill_file_custom")]:
         monkeypatch.delitem(sys.modules, name)
@@ -45,11 +40,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def open_clip() -> Any:
     return pytest.importorskip("open_clip", reason="open_clip is not installed")
-
-
-def call(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **variables}
-    return subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=300)
 
 
 def results(folder: Path) -> dict[str, Any]:
@@ -78,18 +68,22 @@ def test_the_custom_backend_passes_the_conformance_checks(folder: Path, capsys: 
     assert code == 0 and " 0 failed" in printed, printed
 
 
-def test_evaluate_from_python(folder: Path, open_clip: Any) -> None:
-    done = call("python evaluate.py")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^ *shapes +acc +1\.0", done.stdout, re.MULTILINE), done.stdout
-    assert "0 of 32 samples are wrong" in done.stdout
+def test_evaluate_from_python(folder: Path, open_clip: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path("evaluate.py", run_name="example")["main"]()
+    printed = capsys.readouterr().out
+    assert re.search(r"^ *shapes +acc +1\.0", printed, re.MULTILINE) and "0 of 32 samples are wrong" in printed, printed
 
 
-def test_the_sweep_and_its_report(folder: Path, open_clip: Any) -> None:
-    done = call("./sweep.sh")
-    assert done.returncode == 0, done.stderr
-    assert "bf16" in done.stdout and "f16" in done.stdout
-    assert "<html" in Path("results/report.html").read_text()
+def test_the_sweep_and_its_report(
+    folder: Path, open_clip: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script in bash, which prints the words of its commands instead of running them; then these."""
+    printed = "mill() { printf '%s\\0' \"$@\" ''; }; export -f mill; ./sweep.sh"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", printed], env=environment, capture_output=True, text=True, check=True)
+    sweep, report = (words.split("\0") for words in done.stdout.removesuffix("\0\0").split("\0\0"))
+    assert run(sweep) == 0 and "bf16" in (shown := capsys.readouterr().out) and "f16" in shown
+    assert run(report) == 0 and "<html" in Path("results/report.html").read_text()
 
 
 def workflow_commands() -> list[str]:
@@ -99,12 +93,11 @@ def workflow_commands() -> list[str]:
 
 
 @pytest.mark.parametrize(("seed", "codes"), [(0, [0, 0]), (1, [0, 3])], ids=["same weights in bfloat16", "other weights"])
-def test_the_quantization_gate(folder: Path, tiny_model: Path, seed: int, codes: list[int]) -> None:
+def test_the_quantization_gate(
+    folder: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, seed: int, codes: list[int]
+) -> None:
     quantized = make_tiny_model(folder / "models/quantized", bos=True, seed=seed)
-    variables = {
-        "BASELINE": f"hf[path={tiny_model},dtype=float32,device_map=cpu]",
-        "CANDIDATE": f"hf[path={quantized},dtype={'bfloat16' if seed == 0 else 'float32'},device_map=cpu]",
-    }
-    ends = [call(command, **variables) for command in workflow_commands()]
-    assert [done.returncode for done in ends] == codes, [done.stdout + done.stderr for done in ends]
+    monkeypatch.setenv("BASELINE", f"hf[path={tiny_model},dtype=float32,device_map=cpu]")
+    monkeypatch.setenv("CANDIDATE", f"hf[path={quantized},dtype={'bfloat16' if seed == 0 else 'float32'},device_map=cpu]")
+    assert [run(shlex.split(os.path.expandvars(command))[1:]) for command in workflow_commands()] == codes
     assert "<testsuite" in Path("gate.xml").read_text() and len(list(Path("results/checks").glob("*/report.html"))) == 1

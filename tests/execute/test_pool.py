@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -78,30 +77,16 @@ class FakeWorker:
 class ResponseRecorder:
     """Records responses, and the thread that read them."""
 
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.responses: dict[str, Response] = {}
         self.times: Counter[str] = Counter()
         self.threads: set[int] = set()
-        self.before = before
 
     def read(self, pool: Pool, kind: str, requests: Sequence[Request]) -> None:
-        """Read a stream as the executor does, with the responses that arrived before an exception."""
-        stream = pool.stream(kind, requests, StreamContext())
-        try:
-            for request, response in stream:
-                self.record(request, response)
-        except BaseException:
-            stream.close()
-            with contextlib.suppress(MillError):
-                for request, response in pool.undelivered():
-                    self.record(request, response)
-            raise
-
-    def record(self, request: Request, response: Response) -> None:
-        self.before()
-        self.responses[request.text] = response
-        self.times[request.text] += 1
-        self.threads.add(threading.get_ident())
+        for request, response in pool.stream(kind, requests, StreamContext()):
+            self.responses[request.text] = response
+            self.times[request.text] += 1
+            self.threads.add(threading.get_ident())
 
 
 class WorkerFactory:

@@ -1,4 +1,4 @@
-"""Ways in which a file of JSON, or of lines of JSON, may be other than mill wrote it."""
+"""Ways in which a file of JSON or of its lines, or the answer of a server, may be other than it should be."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ for _ in range(400):
     DEEP = [DEEP]
 
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 3, 1.5, 10**40, -(10**400), float("nan"), float("inf"),
-    "", "text", "7", "NaN", "\ud800", "../up", "a\0b", [], [None], {}, {"a": None}, [[]], [{}], DEEP,
+    None, True, False, 0, -1, 3, 1.5, 1e-5, 10**40, -(10**400), float("nan"), float("inf"),
+    {"message": "no", "code": 500}, "", "text", "7", "NaN", "stop", "error", "\x00\x1b[2J", "\ud800",
+    "../up", "a\0b", [], [None], {}, {"a": None}, [[]], [{}], DEEP,
 )  # fmt: skip
 Step = str | int
 
@@ -111,6 +112,14 @@ RAW: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     lambda content, dice: b"\0" * 4096 + content,
     lambda content, dice: content * 2,
 )
+
+
+def variant(document: Any, dice: random.Random) -> bytes:
+    """A broken copy of a document as bytes, with one to three changes; mostly still JSON."""
+    for _ in range(dice.choice((1, 1, 1, 2, 3))):
+        document = change(document, dice)
+    content = json.dumps(document).encode()
+    return content if dice.random() < 0.75 else dice.choice(RAW)(content, dice)
 
 
 def mutate(name: str, content: bytes, dice: random.Random) -> bytes:

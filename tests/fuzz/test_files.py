@@ -20,7 +20,7 @@ from mill.api.registry import tasks
 from mill.api.response import Response
 from mill.api.task import Sample, Task, Value
 from mill.cli.main import run
-from mill.schedule.cells import Cell, Expected, remember_cells
+from mill.schedule import Cell, Expected, remember_cells
 from mill.store import session
 from mill.support.files import write_json
 from mill.tasks.load import load_files

@@ -31,7 +31,7 @@ from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.openai_compat.scoring import ROUTES
 from tests import recorded_answers as recorded
 from tests.fuzz.cases import count, dice, examples
-from tests.fuzz.mutation import variant
+from tests.fuzz.mutations import variant
 from tests.servers import FaultServer, chunked, raw
 
 CASES = count(500)

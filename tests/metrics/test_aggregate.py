@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
+from statsmodels.stats.inter_rater import cohens_kappa  # type: ignore[import-untyped]
 
 from mill.api.registry import metrics
-from mill.metrics import Estimate, bits_per_unit, mean, perplexity, pool
-from mill.metrics.aggregate import Repeats
+from mill.metrics import bits_per_unit, mean, perplexity
+from mill.metrics.aggregate import Repeats, calibration, choice_confidence, kappa
 
 
 def once(values: Sequence[float]) -> list[list[float]]:
@@ -23,15 +25,6 @@ def once(values: Sequence[float]) -> list[list[float]]:
 
 def is_nan(*values: float | None) -> bool:
     return all(value is not None and math.isnan(value) for value in values)
-
-
-def test_the_mean_and_its_error_by_hand() -> None:
-    found = mean(once([1, 2, 3, 6]))
-    error = math.sqrt(14 / 3 / 4)  # squared deviations 4 + 1 + 0 + 9
-    assert (found.value, found.n) == (3.0, 4)
-    assert found.stderr == pytest.approx(error)
-    reach = 3.182446 * error  # Student's, with three degrees of freedom
-    assert (found.low, found.high) == pytest.approx((3 - reach, 3 + reach), abs=1e-5)
 
 
 @settings(deadline=None)
@@ -61,10 +54,6 @@ def test_the_interval_of_all_wrong_and_all_right_is_inside_0_and_1_and_does_not_
     assert found.high - found.low == pytest.approx(1 - 0.025 ** (1 / 5))
 
 
-def test_repeats_are_averaged_within_a_sample_first() -> None:
-    assert mean([[1.0], [0.0, 0.0, 0.0]]).value == 0.5
-
-
 def test_repeats_do_not_count_as_samples() -> None:
     found = mean([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     assert found.n == 3
@@ -76,11 +65,6 @@ def test_no_samples_give_nan_and_no_error(metric: str) -> None:
     found = metrics.get(metric)([])
     assert is_nan(found.value)
     assert (found.stderr, found.low, found.high, found.n) == (None, None, None, 0)
-
-
-def test_one_document_has_a_perplexity_and_no_error() -> None:
-    assert perplexity([[(-6.0, 3.0)]]) == Estimate(math.exp(2.0), None, None, None, 1)
-    assert bits_per_unit([[(-6.0, 3.0)]]) == Estimate(2.0 / math.log(2), None, None, None, 1)
 
 
 TWO_DOCUMENTS: list[Repeats] = [[(-40.0, 5.0)], [(-110.0, 15.0)]]
@@ -173,13 +157,108 @@ def test_an_impossible_document_has_infinite_perplexity() -> None:
     assert bits_per_unit(samples).value == math.inf
 
 
-def test_a_weighted_pool_of_means_is_the_mean_of_all_samples() -> None:
-    first, second = [1.0, 0.0, 1.0], [0.0, 1.0, 1.0, 1.0, 0.0]
-    pooled = pool([mean(once(first)), mean(once(second))], weighted=True)
-    assert pooled.value == pytest.approx(mean(once(first + second)).value)
-    assert pooled.n == 8
-
-
 def test_log_likelihoods_too_large_to_be_summed_give_an_infinite_perplexity() -> None:
     found = perplexity([[(-1e308, 3.0)], [(-1e308, 4.0)]])
     assert found.value == math.inf and found.low is None
+
+
+RatingPair = tuple[float, float]
+
+
+def pairs_of(table: list[list[int]]) -> list[list[RatingPair]]:
+    return [[(float(i), float(j))] for i, row in enumerate(table) for j, count in enumerate(row) for _ in range(count)]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[list[int]]:
+    size = draw(st.integers(2, 4))
+    return draw(st.lists(st.lists(st.integers(0, 9), min_size=size, max_size=size), min_size=size, max_size=size))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:statsmodels")
+@settings(deadline=None)
+@given(tables())
+def test_value_and_standard_error_are_those_of_statsmodels(table: list[list[int]]) -> None:
+    pairs, counts = pairs_of(table), np.array(table)
+    found = kappa(pairs)
+    by_chance = counts.sum(0) @ counts.sum(1)
+    if not pairs or by_chance == counts.sum() ** 2:
+        assert math.isnan(found.value) and found.stderr is None
+        return
+    expected = cohens_kappa(counts)
+    assert math.isclose(found.value, expected.kappa, abs_tol=1e-12)
+    assert found.n == len(pairs)
+    if len(pairs) == 1:
+        assert found.stderr is None
+    else:
+        assert found.stderr is not None
+        assert math.isclose(found.stderr, math.sqrt(max(0.0, expected.var_kappa)), abs_tol=1e-7)
+        assert (found.low is None) == (found.n < 30)
+        if found.low is not None and found.high is not None:
+            reach = stats.t.ppf(0.975, found.n - 1) * found.stderr
+            assert math.isclose(found.low, found.value - reach, abs_tol=1e-9)
+            assert math.isclose(found.high, found.value + reach, abs_tol=1e-9)
+
+
+@pytest.mark.parametrize("pairs", [[[(1.0, 1.0)]] * 5, [[(0.5, 0.5)]]])
+def test_raters_who_always_give_one_rating_have_no_kappa(pairs: list[list[RatingPair]]) -> None:
+    found = kappa(pairs)
+    assert math.isnan(found.value) and found.stderr is None and found.n == len(pairs)
+
+
+def test_repeats_of_a_sample_count_once_and_missing_ratings_not() -> None:
+    once = kappa(pairs_of([[4, 1], [2, 3]]))
+    thrice = kappa([[*repeats, None, *repeats, *repeats] for repeats in pairs_of([[4, 1], [2, 3]])])
+    assert (thrice.value, thrice.n) == (once.value, 10)
+    assert thrice.stderr is not None and once.stderr is not None and math.isclose(thrice.stderr, once.stderr)
+    assert kappa([[(0.0, 1.0), (1.0, 1.0), (0.0, 0.0)], [None]]).stderr is None
+
+
+# python -c with torchmetrics 1.9.0 over the rows of `drawn`, softmax in float64:
+# MulticlassCalibrationError(num_classes=4, n_bins=15, norm="l1")(probabilities, gold), and with n_bins=10.
+TORCHMETRICS = {15: 0.11685460805892944, 10: 0.10924951732158661}
+# sklearn.calibration.calibration_curve(right, confidence, n_bins=15, strategy="uniform") of scikit-learn 1.9.1.
+RIGHT = [1.0, 0.2, 0.233333, 0.414634, 0.421053, 0.333333, 0.526316, 0.647059, 0.8, 0.25, 0.5, 0.5]
+MEAN = [
+    0.259801, 0.314283, 0.371013, 0.435658, 0.494241, 0.562915, 0.633502, 0.699922, 0.751505, 0.819892, 0.887455, 0.977431,
+]  # fmt: skip
+
+
+def drawn() -> list[tuple[float, bool]]:
+    """200 questions of four choices."""
+    rng, answers = random.Random(7), []
+    for _ in range(200):
+        scores = [round(-rng.expovariate(0.5), 4) for _ in range(4)]
+        gold = rng.choices(range(4), weights=[math.exp(score / 1.5) for score in scores])[0]
+        confidence = choice_confidence(scores)
+        assert confidence is not None
+        answers.append((confidence, max(range(4), key=scores.__getitem__) == gold))
+    return answers
+
+
+@pytest.mark.parametrize("bins", TORCHMETRICS)
+def test_ece_is_that_of_torchmetrics(bins: int) -> None:
+    assert calibration(drawn(), bins).ece == pytest.approx(TORCHMETRICS[bins], abs=1e-7)  # computed in float32
+
+
+def test_bins_are_those_of_scikit_learn() -> None:
+    filled = [one for one in calibration(drawn()).bins if one.n]
+    assert [one.accuracy for one in filled] == pytest.approx(RIGHT, abs=1e-6)
+    assert [one.confidence for one in filled] == pytest.approx(MEAN, abs=1e-6)
+    assert sum(one.n for one in filled) == 200
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([math.log(0.6), math.log(0.2)], 0.75),
+        ([-1000.0, -1000.0, -1000.0, -1000.0], 0.25),  # no underflow
+        ([-1.0, None], 1.0),  # a choice that is impossible
+        ([None, None], None),
+        ([-1.0], None),
+        ([], None),
+        ([math.nan, -1.0], None),
+    ],
+)
+def test_the_confidence_is_a_softmax(scores: list[float | None], expected: float | None) -> None:
+    assert choice_confidence(scores) == (None if expected is None else pytest.approx(expected))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import random
 
 import numpy as np
 import pytest
 import torch
 
-from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps
+from mill.metrics.divergence import Gap, Known, bounded_gap, exact_gaps, severity, similarity
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -33,13 +35,6 @@ def test_exact_divergences_equal_torchs(kind: type, reach: float, scale: float) 
     assert [gap.second for gap in gaps] == pytest.approx(q[range(40), tokens], abs=reach)
     assert [gap.same_top for gap in gaps] == list(p.argmax(-1) == q.argmax(-1))
     assert all(gap.exact for gap in gaps)
-
-
-def test_a_divergence_computed_by_hand() -> None:
-    (gap,) = exact_gaps(np.log([[0.5, 0.25, 0.25]]), np.log([[0.25, 0.5, 0.25]]), [1])
-    assert gap.kl == pytest.approx(0.25 * math.log(2))  # 0.5 ln 2 - 0.25 ln 2
-    assert not gap.same_top
-    assert gap.delta_p == pytest.approx(0.25)
 
 
 def test_rounding_makes_no_divergence_negative() -> None:
@@ -84,26 +79,6 @@ def test_a_bound_is_never_above_the_divergence() -> None:
         assert not gap.exact
 
 
-def test_a_bound_from_disjoint_tokens_and_a_token_outside_both() -> None:
-    p, q = np.log([0.6, 0.3, 0.05, 0.04, 0.01]), np.log([0.05, 0.04, 0.6, 0.3, 0.01])
-    gap = gap_of(p, q, 2, 4)
-    assert gap.kl == 0.0  # the token itself is the only one known on both sides, with equal probability
-    assert not gap.same_top
-    assert gap_of(p, q, 2, 0).kl == pytest.approx(0.6 * math.log(0.6 / 0.05) + 0.4 * math.log(0.4 / 0.95))
-
-
-def test_a_bound_grows_with_what_is_known() -> None:
-    draw = np.random.default_rng(6)
-    order = np.argsort(-(p := log_softmax(draw.normal(size=50) * 2)))
-    q = log_softmax(p + draw.normal(size=50))
-    bounds = []
-    for count in (1, 5, 20, 50):
-        known = [int(i) for i in order[:count]]
-        found = bounded_gap({i: p[i] for i in known}, {i: q[i] for i in known}, known[0], p[known[0]], q[known[0]])
-        bounds.append(found.kl)
-    assert bounds == sorted(bounds) and bounds[0] < bounds[-1]
-
-
 def test_a_bound_holds_for_log_probabilities_in_float32() -> None:
     """The remaining probability of the second engine is then lost in rounding, and may be negative."""
     draw = np.random.default_rng(7)
@@ -127,3 +102,43 @@ def test_a_bound_where_an_engine_returns_no_top_logprobs() -> None:
     assert bounded_gap({}, {}, 5, math.log(0.5), math.log(0.5)).kl == 0.0
     expected = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
     assert bounded_gap({5: math.log(0.5)}, {}, 5, math.log(0.5), math.log(0.25)).kl == pytest.approx(expected)
+
+
+def test_one_changed_character_costs_that_character() -> None:
+    draw = random.Random(1)
+    for _ in range(200):
+        text = "".join(draw.choice("abc ") for _ in range(draw.randint(1, 3000)))
+        index = draw.randrange(len(text))
+        assert similarity(text, f"{text[:index]}#{text[index + 1 :]}") == pytest.approx((len(text) - 1) / len(text))
+
+
+def test_an_inner_part_is_matched_as_difflib_does() -> None:
+    one, other = "(the quick brown fox)", "[the slow brown dog]"
+    assert similarity(one, other) == difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def test_long_texts_without_spaces_are_matched() -> None:
+    """Chinese, Japanese and Thai put no spaces between words."""
+    text = "".join(chr(0x4E00 + index % 997) for index in range(3000))
+    assert similarity(f"\u4e00{text}\u4e01", f"\u4e02{text}\u4e03") > 0.99
+
+
+def test_a_long_text_whose_ends_differ_is_nearly_identical() -> None:
+    """Repeated words are no junk: a text that repeats one sentence is matched like any other."""
+    text = "the cat sat on the mat and the dog ran. " * 120
+    assert similarity(f"A {text}one", f"B {text}two") == pytest.approx(1 - 4 / len(f"A {text}one"), abs=1e-9)
+    dots = "ab. " * 1200
+    assert similarity(f"x{dots}y", f"z{dots}w") > 0.999
+
+
+def test_very_long_texts_are_compared_in_bounded_memory() -> None:
+    words = "alpha beta gamma delta " * 20_000
+    assert similarity(f"x {words} y", f"z {words} w") > 0.999
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(1.0, "identical"), (0.99, "minor"), (0.8, "minor"), (0.79, "moderate"), (0.5, "moderate"), (0, "severe")],
+)
+def test_severity(value: float, name: str) -> None:
+    assert severity(value) == name

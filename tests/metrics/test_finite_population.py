@@ -13,7 +13,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from statsmodels.stats.proportion import proportion_confint  # type: ignore[import-untyped]
 
 from mill.metrics import mean
-from mill.metrics.estimate import NOTHING, Estimate
+from mill.metrics.estimate import Estimate
 from mill.metrics.finite_population import (
     UNIT,
     Stratum,
@@ -25,13 +25,6 @@ from mill.metrics.finite_population import (
 def ends(estimate: Estimate) -> tuple[float, float]:
     assert estimate.low is not None and estimate.high is not None
     return estimate.low, estimate.high
-
-
-def test_value_and_error_by_hand() -> None:
-    """0.6 * 0.75 + 0.4 * 0.5; 0.36 * (1 - 4/60) * 0.25 / 4 = 0.021 and 0.16 * (1 - 2/40) * 0.5 / 2 = 0.038."""
-    found = stratified_mean([Stratum([1, 0, 1, 1], 60), Stratum([0, 1], 40)])
-    assert found.value == pytest.approx(0.65) and found.n == 6
-    assert found.stderr == pytest.approx(math.sqrt(0.059))
 
 
 def test_one_stratum_of_zeros_and_ones_has_wilsons_interval() -> None:
@@ -82,12 +75,6 @@ def test_equal_zeros_or_ones_do_not_collapse(value: float) -> None:
     assert (low if value == 0.0 else high) == value
 
 
-def test_zeros_and_ones_with_other_limits_are_no_share() -> None:
-    """Counts of which none is above 1 in the sample may be so elsewhere."""
-    counts = [0.0, 1.0] * 20
-    assert ends(stratified_mean([Stratum(counts, 400)], limits=(0.0, 10.0))) != ends(stratified_mean([Stratum(counts, 400)]))
-
-
 def test_complete_strata_have_no_variance() -> None:
     known, open_ = Stratum([1, 0, 0, 0], 4), Stratum([1, 0, 1, 1], 12)
     found = stratified_mean([known, open_])
@@ -101,18 +88,6 @@ def test_strata_of_fewer_than_two_items_are_merged_with_neighbours() -> None:
     small = [Stratum([1, 0], 50), Stratum([1], 10), Stratum([0, 1], 20), Stratum([0], 1), Stratum([], 19)]
     merged = [Stratum([1, 0], 50), Stratum([1, 0, 1], 49), Stratum([0], 1)]
     assert stratified_mean(small) == stratified_mean(merged)
-
-
-def test_without_two_values_there_is_no_interval() -> None:
-    assert stratified_mean([Stratum([1], 5), Stratum([], 5)]) == Estimate(1.0, None, None, None, 1)
-    assert stratified_mean([Stratum([], 5)]) == NOTHING == stratified_mean([])
-    assert stratified_mean([Stratum([1], 1)]) == Estimate(1.0, 0.0, 1.0, 1.0, 1)
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_values_that_are_not_finite_have_no_interval(value: float) -> None:
-    found = stratified_mean([Stratum([1.0, value], 5), Stratum([0.0, 1.0] * 9, 50)])
-    assert not math.isfinite(found.value) and (found.stderr, found.low, found.high, found.n) == (None, None, None, 20)
 
 
 @settings(deadline=None)

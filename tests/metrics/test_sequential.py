@@ -239,6 +239,16 @@ def test_what_no_value_can_change_is_decided() -> None:
             assert decider.decision is expected
 
 
+@pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf])
+def test_values_outside_of_the_limits_are_refused(value: float) -> None:
+    with pytest.raises(DataError, match="between 0 and 1"):
+        Decider(0.5, ">", 10).update([0.5, value])
+    with pytest.raises(DataError, match="0 or 1"):
+        Decider(0.5, ">", 10, binary=True).update([1.0, 0.5])
+    with pytest.raises(DataError, match="3 values"):
+        Decider(0.5, ">", 2).update([1.0, 0.5, 0.5])
+
+
 @pytest.mark.parametrize("binary", [True, False])
 def test_a_wrong_decision_is_corrected_once_that_is_certain(binary: bool) -> None:
     """30 ones and 50 zeros of 100: 0.5 can be reached, but not exceeded."""
@@ -249,13 +259,3 @@ def test_a_wrong_decision_is_corrected_once_that_is_certain(binary: bool) -> Non
     assert decider.decision is True
     decider.update([0.0])
     assert decider.decision is False
-
-
-@pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf])
-def test_values_outside_of_the_limits_are_refused(value: float) -> None:
-    with pytest.raises(DataError, match="between 0 and 1"):
-        Decider(0.5, ">", 10).update([0.5, value])
-    with pytest.raises(DataError, match="0 or 1"):
-        Decider(0.5, ">", 10, binary=True).update([1.0, 0.5])
-    with pytest.raises(DataError, match="3 values"):
-        Decider(0.5, ">", 2).update([1.0, 0.5, 0.5])

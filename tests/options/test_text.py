@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mill.api.errors import MillError, SpecError
 from mill.cli.options import FiniteFloat
-from mill.options.eval_options import EvalOptions, merge
+from mill.options.definitions import EvalOptions, merge
 from mill.options.option import options_of
 from mill.options.text import format_pairs, parse_pairs
 
@@ -57,14 +57,6 @@ def test_invalid_pairs_are_refused(given: Any, words: str) -> None:
 def test_a_number_of_seconds_is_finite_and_not_below_zero(value: Any) -> None:
     with pytest.raises(click.BadParameter):
         FiniteFloat(min=0).convert(value, None, None)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", "", 0, -1])
-def test_a_batch_size_is_a_count_or_auto(value: Any) -> None:
-    option = options_of(EvalOptions)["batch_size"]
-    with pytest.raises(SpecError, match="--batch_size must be a whole number of at least 1 or auto, not "):
-        option.read_text(value, "--batch_size") if isinstance(value, str) else option.read(value, "--batch_size")
-    assert (option.read_text("8", ""), option.read_text("auto", "")) == (8, "auto")
 
 
 def test_lists_are_split_outside_brackets() -> None:

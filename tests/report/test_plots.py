@@ -140,30 +140,28 @@ def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert out.splitlines()[-1] == f"2 files of 1 run in {tmp_path / 'plots'}"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--format", "pdf"], "'pdf' is none of svg, png"),
-        (["--format", ""], "'' is none of"),
-        (["--price", "0.15"], "--price '0.15'"),
-        (["--price", "in=1"], "in=0.15,out=0.60"),
-        (["--price", "in=x,out=1"], "in=x is no price"),
-        (["--price", "in=nan,out=1"], "in=nan is no price"),
-        (["--price", "in=-1,out=1"], "in=-1 is no price"),
-        (["--task", "none"], "no task or benchmark"),
-        (["--model", "none"], "no run with scores of a model that contains 'none'"),
-        (["--out", "/proc/none"], "cannot write"),
-    ],
-)
-def test_bad_options_get_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
-) -> None:
+BAD_OPTIONS: list[tuple[list[str], str]] = [
+    (["--format", "pdf"], "'pdf' is none of svg, png"),
+    (["--format", ""], "'' is none of"),
+    (["--price", "0.15"], "--price '0.15'"),
+    (["--price", "in=1"], "in=0.15,out=0.60"),
+    (["--price", "in=x,out=1"], "in=x is no price"),
+    (["--price", "in=nan,out=1"], "in=nan is no price"),
+    (["--price", "in=-1,out=1"], "in=-1 is no price"),
+    (["--task", "none"], "no task or benchmark"),
+    (["--model", "none"], "no run with scores of a model that contains 'none'"),
+    (["--out", "/proc/none"], "cannot write"),
+]
+
+
+def test_bad_options_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     run_right(tmp_path, "a", range(3), n=5)
-    capsys.readouterr()
-    assert run(["plot", str(tmp_path), *options]) == 2
-    err = capsys.readouterr().err
-    assert message in err and err.count("\n") == 1
+    for options, message in BAD_OPTIONS:
+        capsys.readouterr()
+        assert run(["plot", str(tmp_path), *options]) == 2, options
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1, options
 
 
 def test_without_matplotlib_the_command_names_the_extra(

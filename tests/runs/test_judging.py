@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mill.api.judge import Judge, PairwiseJudge
+from mill.api.judge import Judge
 from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import models, register_model, register_task
@@ -75,9 +75,6 @@ class Grader(Calls):
             raise ValueError(f"cannot judge {number}")
         if number in self.mumbles:
             return "Who am I to judge?"
-        if "[First answer]" in request.text:
-            first = request.text.partition("[First answer]")[2].partition("[Second answer]")[0]
-            return f"VERDICT: {'FIRST' if '{' in first else 'SECOND'}"
         reference = request.text.partition("[Reference answer]\n")[2].partition("\n")[0]
         answer = request.text.partition("[Answer to grade]\n")[2].partition("\n\n[End")[0]
         return f"**VERDICT: {'CORRECT' if (reference in answer) is not (number in self.wrong) else 'INCORRECT'}**"
@@ -114,7 +111,6 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     register_model("grader")(Grader)
     register_task("judged")(Questions)
     register_task("plain")(type("Plain", (Questions,), {"judge": None}))
-    register_task("judged_pairs")(type("Pairs", (Questions,), {"judge": PairwiseJudge()}))
     for table in (Calls.events, Calls.requests, Grader.wrong, Grader.breaks, Grader.mumbles):
         table.clear()
     yield
@@ -226,15 +222,6 @@ def test_samples_whose_judgement_failed_are_counted_in_every_table(
     if how == "breaks":
         code, out, _ = mill("eval", "answerer", "judged")
         assert (code, failed_column(out)["judge"], value("judge_read")) == (0, "0", 1.0)
-
-
-def test_pairs_are_judged_in_both_orders(mill: Mill) -> None:
-    """The reference has braces, and so has a right answer, which this judge then prefers wherever it stands first."""
-    code, _, _ = mill("eval", "answerer", "judged_pairs")
-    assert code == 0 and len(Calls.requests) == 2 * N - N // 2, "equal answers make one question of both orders"
-    assert value("judge_consistent", "judged_pairs") == 0.5 and value("judge", "judged_pairs") == 0.25
-    assert samples("judged_pairs")[0]["judgements"] == [["VERDICT: FIRST", "VERDICT: FIRST"]]
-    assert samples("judged_pairs")[1]["judgements"] == [["VERDICT: SECOND", "VERDICT: FIRST"]]
 
 
 def test_every_repeat_is_judged(mill: Mill) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
-from mill.bridges.lm_eval.task import CodeEval
+from mill.bridges.lm_eval.scoring import CodeEval
 from mill.sandbox import has_module, require_imports, run_programs, run_python
 from mill.sandbox.isolation import Bubblewrap, Sandbox, popen
 from mill.sandbox.programs import run_program

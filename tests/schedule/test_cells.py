@@ -14,7 +14,7 @@ import pytest
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 from mill.runs.evaluate import Plan
-from mill.schedule.cells import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
+from mill.schedule import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
 from mill.tasks.load import load_files, select
 from tests.plans import prepare
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import MillError
-from mill.schedule.jobs import Cluster, read_cluster
+from mill.schedule import Cluster, read_cluster
 
 WHOLE: dict[str, Any] = {
     "partition": "gpu",

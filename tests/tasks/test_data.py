@@ -130,12 +130,6 @@ def test_every_format_gives_the_same_rows(
     assert load_split(CATS, ("test",)) == ("test", ROWS)
 
 
-def test_csv_rows_are_text_with_quoted_commas_and_newlines(root: Path) -> None:
-    (root / "cats").mkdir()
-    (root / "cats" / "test.csv").write_text('id,text\n1,"one, ""two"""\n2,"a\nb"\n')
-    assert load_split(CATS, ("test",))[1] == [{"id": "1", "text": 'one, "two"'}, {"id": "2", "text": "a\nb"}]
-
-
 def test_an_image_folder_gives_paths_and_labels(root: Path) -> None:
     folder = root / "org" / "cats" / "test"
     for name in ("tabby/2.png", "tabby/1.JPG", "siamese/1.jpeg", "siamese/notes.txt"):
@@ -186,11 +180,6 @@ def test_the_first_root_wins(
     assert load_split(CATS, ("test",))[1] == [expected]
 
 
-def test_empty_parts_of_the_path_are_no_roots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILL_DATA", os.pathsep)
-    assert search_path() == []
-
-
 def test_the_first_split_that_exists_is_taken_and_local_ones_come_before_the_hub(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,13 +227,6 @@ def test_a_truncated_parquet_file_is_refused(root: Path, share: float) -> None:
     assert refusal(file).startswith(f"cannot read {file}: ArrowInvalid: ")
 
 
-def test_a_truncated_shard_is_named(root: Path) -> None:
-    write_parquet_shards(root)
-    shard = root / "test" / "00001.parquet"
-    shard.write_bytes(shard.read_bytes()[:100])
-    assert refusal(root / "test").startswith(f"cannot read {shard}: ArrowInvalid: ")
-
-
 def save_by_hand(folder: Path) -> Path:
     """The two files of `save_to_disk` that are read; the Arrow file is returned."""
     table = pa.Table.from_pylist([{"id": number, "text": "x" * 100} for number in range(500)])
@@ -279,12 +261,6 @@ def test_a_saved_folder_without_its_arrow_file_or_with_another_state_is_refused(
     for state in ("{}", "[]"):
         (root / "test" / "state.json").write_text(state)
         assert refusal(root / "test").startswith(f"cannot read {root / 'test'}")
-
-
-def test_a_folder_without_data_is_refused(root: Path) -> None:
-    (root / "test").mkdir()
-    (root / "test" / "readme.md").touch()
-    assert refusal(root / "test") == f"{root / 'test'} has neither data files nor images or audio in label folders"
 
 
 def test_a_root_that_does_not_exist_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,17 +152,6 @@ def test_true_is_compared_as_users_write_it(tmp_path: Path, column: dict[str, An
     assert task.target(sample) == column["answer"]
 
 
-def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
-    task = make_task(
-        str(write(tmp_path / "p.csv", [{"prompt": "one", "max_tokens": "7"}, {"prompt": "two", "max_tokens": ""}]))
-    )
-    first, second = task.samples()
-    assert (dict(task.metrics), task.judge) == ({"answered": "mean"}, None)
-    assert [task.requests(one, PLAIN)[0].options["max_gen_toks"] for one in (first, second)] == [7, 256]
-    assert task.score(first, [Response(text=" ")])["answered"] == 0.0
-    assert task.warnings() == ["read as prompts without answers: 2 rows; columns used: prompt, max_tokens"]
-
-
 @FORMATS
 def test_texts_are_documents(tmp_path: Path, suffix: str) -> None:
     task = make_task(str(write(tmp_path / f"d{suffix}", [{"text": "a b", "url": "u"}, {"text": " ", "url": ""}])))
@@ -191,14 +180,6 @@ def test_the_answer_may_be_a_text_a_letter_or_an_index(
     task = make_task(str(write(tmp_path / "qa.jsonl", [{"question": "?", "choices": choices, "answer": answer}])))
     (sample,) = task.samples()
     assert (task.target(sample), f"answers as {how}:" in task.warnings()[0]) == (right, True)
-
-
-def test_a_choice_may_have_its_own_column(tmp_path: Path) -> None:
-    file = tmp_path / "qa.csv"
-    file.write_text("question,choice_a,choice_b,choice_c,answer\nSky?,red,blue,,B\nSum?,1,2,3,C\n")
-    task = make_task(str(file))
-    assert [sample.doc["choices"] for sample in task.samples()] == [["red", "blue"], ["1", "2", "3"]]
-    assert [task.target(sample) for sample in task.samples()] == ["blue", "3"]
 
 
 def test_indices_that_never_are_0_are_reported(tmp_path: Path) -> None:
@@ -447,15 +428,6 @@ def test_binary_text_columns_of_parquet_are_decoded_or_refused(tmp_path: Path) -
         make_task(str(file))
 
 
-def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
-    rows = [{"question": "a", "answer": Decimal("1.50")}, {"question": "b", "answer": Decimal("2.00")}]
-    task = make_task(str(write(tmp_path / "t.parquet", rows)))
-    assert task.warnings()[0].startswith("read as questions with answers, exact match of 2 numbers")
-    assert task.score(task.samples()[0], [Response(text="It is 1.5.")])["exact_match"] == 1.0
-    rows = [{"question": "a", "choices": ["x", "y"], "answer": Decimal("1")}]
-    assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1
-
-
 @FORMATS
 def test_too_many_columns_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_file, "MOST_COLUMNS", 2)
@@ -584,16 +556,6 @@ def test_another_image_is_other_data(tmp_path: Path, suffix: str) -> None:
     assert hashes[0] == hashes[2] != hashes[1]
 
 
-@pytest.mark.parametrize(
-    ("text", "letter"),
-    [("B", "B"), ("(B)", "B"), ("**B**", "B"), ("B. blue", "B"), ("Answer: B", "B"), ("The answer is: B", "B"),
-     ("\\boxed{B}", "B"), ("I choose option B.", "B"), ("The answer is A? No, the answer is (B)", "B"), ("no idea", None)],
-)  # fmt: skip
-def test_a_letter_is_read_however_it_is_written(tmp_path: Path, text: str, letter: str | None) -> None:
-    task = make_task(str(write(tmp_path / "qa.csv", CHOICES)) + "#letters")
-    assert task.extracted(task.samples()[0], [Response(text=text)]) == letter
-
-
 def test_a_model_without_log_probabilities_generates_the_letter(
     tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -692,3 +654,31 @@ def test_another_kind_of_file_and_a_folder_name_the_suffixes_of_data_files(tmp_p
             select([name])
     with pytest.raises(MillError, match=r"see `mill ls tasks`$"):
         select(["x" * 5000])
+
+
+def test_prompts_without_answers_are_a_suite(tmp_path: Path) -> None:
+    task = make_task(
+        str(write(tmp_path / "p.csv", [{"prompt": "one", "max_tokens": "7"}, {"prompt": "two", "max_tokens": ""}]))
+    )
+    first, second = task.samples()
+    assert (dict(task.metrics), task.judge) == ({"answered": "mean"}, None)
+    assert [task.requests(one, PLAIN)[0].options["max_gen_toks"] for one in (first, second)] == [7, 256]
+    assert task.score(first, [Response(text=" ")])["answered"] == 0.0
+    assert task.warnings() == ["read as prompts without answers: 2 rows; columns used: prompt, max_tokens"]
+
+
+def test_a_choice_may_have_its_own_column(tmp_path: Path) -> None:
+    file = tmp_path / "qa.csv"
+    file.write_text("question,choice_a,choice_b,choice_c,answer\nSky?,red,blue,,B\nSum?,1,2,3,C\n")
+    task = make_task(str(file))
+    assert [sample.doc["choices"] for sample in task.samples()] == [["red", "blue"], ["1", "2", "3"]]
+    assert [task.target(sample) for sample in task.samples()] == ["blue", "3"]
+
+
+def test_decimals_of_parquet_are_numbers(tmp_path: Path) -> None:
+    rows = [{"question": "a", "answer": Decimal("1.50")}, {"question": "b", "answer": Decimal("2.00")}]
+    task = make_task(str(write(tmp_path / "t.parquet", rows)))
+    assert task.warnings()[0].startswith("read as questions with answers, exact match of 2 numbers")
+    assert task.score(task.samples()[0], [Response(text="It is 1.5.")])["exact_match"] == 1.0
+    rows = [{"question": "a", "choices": ["x", "y"], "answer": Decimal("1")}]
+    assert make_task(str(write(tmp_path / "c.parquet", rows))).samples()[0].doc["answer_index"] == 1

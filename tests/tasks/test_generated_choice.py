@@ -174,12 +174,6 @@ def test_reasoning_has_more_tokens_and_a_text_ends_where_a_base_model_writes_ano
     assert options(cot=True, gen_kwargs={"max_gen_toks": 50})[0] == 50
 
 
-def test_choices_with_one_text_are_named_with_their_index(put: Put) -> None:
-    put("ai2_arc/ARC-Easy/test", arc("Which?", 2, "this", "that", "this"))
-    assert scored("arc_easy_gen", "A") == ({"acc": 0.0, "unreadable": 0.0}, "this [0]")
-    assert scored("arc_easy_gen", "C") == ({"acc": 1.0, "unreadable": 0.0}, "this [2]")
-
-
 # Orders of the choices
 
 
@@ -229,15 +223,6 @@ def test_as_many_orders_as_choices_put_each_choice_at_every_position() -> None:
         shuffled = choice_orders(4, sample, RenderSettings(permutations=4, shuffle_choices=True))
         assert shuffled[-1] == choice_orders(4, sample, RenderSettings(shuffle_choices=True))[0]
     assert len({tuple(choice_orders(4, sample, RenderSettings(permutations=2))) for sample in map(str, range(20))}) == 3
-
-
-@pytest.mark.parametrize(
-    ("count", "wanted", "found"), [(2, 1, 1), (2, 5, 2), (3, 6, 6), (3, 7, 6), (4, 23, 23), (10, 50, 50)]
-)
-def test_orders_differ_and_are_at_most_those_that_exist(count: int, wanted: int, found: int) -> None:
-    orders = choice_orders(count, "7", RenderSettings(permutations=wanted))
-    assert len(orders) == len(set(orders)) == found
-    assert all(sorted(order) == list(range(count)) for order in orders)
 
 
 def test_a_question_in_several_orders_counts_by_its_mean(stones: None) -> None:
@@ -323,13 +308,6 @@ def metrics(run: str) -> dict[str, float]:
     (folder,) = [found for found in find_runs(Path("out")) if shown(found) == run]
     (task,) = folder.results().tasks.values()
     return {name: estimate.value for name, estimate in task.metrics.items()}
-
-
-def test_permutations_show_a_model_that_knows_only_the_first_letter(
-    science: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert evaluated(capsys, "biased", "arc_easy_gen", "--permutations", "4")[0] == 0
-    assert metrics("permutations=4") == {"acc": 0.25, "unreadable": 0.0, "consistency": 0.0, "position_spread": 1.0}
 
 
 def test_repeats_count_unreadable_answers_as_wrong_and_have_metrics_of_the_accuracy_alone(

@@ -8,20 +8,17 @@ from pathlib import Path
 import pytest
 
 from mill.api import registry
-from mill.api.errors import CannotServe, DataError, MillError, SpecError, UnknownName
+from mill.api.errors import CannotServe, DataError, SpecError, UnknownName
 from mill.api.model import ModelCapabilities
-from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, ZERO_SHOT
+from mill.api.request import ROLLING
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Task, TaskType
 from mill.tasks.load import load_builtin, load_files, make_task, select, serve
 from mill.tasks.mmlu import AREAS
-from mill.tasks.multiple_choice import GeneratedChoiceTask
 
 load_builtin()
 
-LOCAL = ModelCapabilities(supports_logprobs=True)
 HOSTED = ModelCapabilities()
-CLIP = ModelCapabilities(modalities={"image", "text"}, kinds=frozenset({ZERO_SHOT}))
 CAN = "backends that do: hf, vllm"
 
 
@@ -60,14 +57,6 @@ def test_a_pattern_takes_renderings_by_letter_only_where_it_names_them() -> None
     assert "cifar10_mcq_gen" in names("cifar10_*")  # a form of its own
 
 
-def test_each_task_and_benchmark_comes_once_in_the_order_given() -> None:
-    assert names("piqa", "boolq", "piqa") == ["piqa", "boolq"]
-    found = select(["mmlu_anatomy", "mmlu_stem", "mmlu_ana*", "mmlu_stem", "mmlu"])
-    assert (len(found.tasks), found.tasks[0].name, found.tasks[1].name) == (57, "mmlu_anatomy", "mmlu_abstract_algebra")
-    assert [benchmark.name for benchmark in found.benchmarks[:2]] == ["mmlu_stem", "mmlu"]
-    assert len(found.benchmarks) == 5
-
-
 def test_a_pattern_without_match_is_refused() -> None:
     with pytest.raises(DataError, match=r"no task matches 'nothing_\*'; see `mill ls tasks`"):
         select(["nothing_*"])
@@ -83,11 +72,6 @@ def test_an_unknown_name_suggests_near_ones(typed: str, meant: str | None) -> No
     assert str(caught.value).endswith("see `mill ls tasks`")
     assert caught.value.nearest[:1] == ([meant] if meant else [])
     assert ("did you mean" in str(caught.value)) == (meant is not None)
-
-
-def test_a_benchmark_is_not_a_task() -> None:
-    with pytest.raises(MillError, match="mmlu is a benchmark of several tasks, not a task"):
-        make_task("mmlu")
 
 
 # Text files
@@ -127,33 +111,11 @@ def refusal(task: Task, capabilities: ModelCapabilities) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["mmlu_anatomy", "arc_easy", "gsm8k", "wikitext", "gsm8k_review"])
-def test_a_model_with_log_probabilities_serves_every_text_task_as_it_is(name: str) -> None:
-    task = make_task(name)
-    assert serve(task, LOCAL, "m", CAN) is task
-
-
-@pytest.mark.parametrize("name", ["arc_easy", "arc_challenge"])
-def test_without_log_probabilities_another_rendering_is_picked(name: str) -> None:
-    task = make_task(name)
-    served = serve(task, HOSTED, "m", CAN)
-    assert isinstance(served, GeneratedChoiceTask)
-    assert (task.kind, served.kind, served.name) == (LOGLIKELIHOOD, GENERATE, f"{name}_gen")
-
-
 def test_without_log_probabilities_mmlu_is_refused_with_backends_that_serve_it() -> None:
     assert refusal(make_task("mmlu_anatomy"), HOSTED) == (
         "mmlu_anatomy (MULTIPLE_CHOICE) is scored by loglikelihood requests, which gpt (LiteLLMModel) does not answer; "
         "backends that do: hf, vllm"
     )
-
-
-@pytest.mark.parametrize("name", ["mmlu_anatomy", "arc_easy", "gsm8k"])
-def test_an_image_classifier_serves_no_text_task(name: str) -> None:
-    task = make_task(name)
-    message = refusal(task, CLIP)
-    assert message.startswith(f"{name} ({task.task_type.value}) is scored by {task.kind} requests, which gpt ")
-    assert message.endswith("does not answer; backends that do: hf, vllm")
 
 
 # Files of one's own

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mill.api.errors import DataError
-from mill.api.message import Message
+from mill.api.message import Context, Message
+from mill.api.model import MillModel
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.tasks.commonsense import clean
-from mill.tasks.gsm8k import last_number, strict_number
+from mill.execute.executor import Executor, LocalBackend
+from mill.execute.sample_state import SampleState, run_samples
+from mill.tasks.gsm8k import GSM8KReview
 from mill.tasks.load import load_builtin, make_task
-from mill.tasks.perplexity import detokenize, join_pages
+from mill.tasks.perplexity import join_pages
 
 load_builtin()
 Put = Callable[..., None]
@@ -87,7 +89,6 @@ ALGEBRA = "The following are multiple choice questions (with answers) about abst
 SUM = {"question": " What is 2 + 2? ", "choices": ["3", "4", "5", "22"], "answer": 1}
 SUM_TEXT = "What is 2 + 2?\nA. 3\nB. 4\nC. 5\nD. 22\nAnswer:"
 ORDER = {"question": "What is the order of Z_3?", "choices": ["1", "2", "3", "6"], "answer": 2}
-ORDER_TEXT = "What is the order of Z_3?\nA. 1\nB. 2\nC. 3\nD. 6\nAnswer:"
 UNIT = {"question": "Which is a unit of Z?", "choices": ["0", "2", "3", "-1"], "answer": 3}
 UNIT_TEXT = "Which is a unit of Z?\nA. 0\nB. 2\nC. 3\nD. -1\nAnswer:"
 
@@ -104,12 +105,6 @@ def test_mmlu_needs_five_examples_and_says_when_there_are_fewer(mmlu: None) -> N
     )
     with pytest.raises(DataError, match=expected):
         rendered("mmlu_abstract_algebra", RenderSettings())
-
-
-def test_mmlu_descriptions_have_spaces_for_underscores(put: Put) -> None:
-    put("cais/mmlu/us_foreign_policy/test", SUM)
-    expected = "The following are multiple choice questions (with answers) about us foreign policy.\n\n"
-    assert rendered("mmlu_us_foreign_policy", ZERO)[0] == expected + SUM_TEXT
 
 
 def test_a_system_prompt_without_a_chat_template_comes_first(mmlu: None) -> None:
@@ -193,20 +188,6 @@ def test_normed_accuracy_is_by_character_of_the_cleaned_endings(put: Put) -> Non
     assert scored("hellaswag", -6.0, -7.0, -15.0, -5.5) == {"acc": 0.0, "acc_norm": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("raw", "cleaned"),
-    [
-        (" two words ", "two words"),
-        ("Bake [title] Mix", "Bake. Mix"),
-        ("[header] Bake", " Bake"),
-        ("a [x] b [y] c", "a b c"),
-        ("a    b", "a  b"),
-    ],
-)
-def test_hellaswag_cleaning(raw: str, cleaned: str) -> None:
-    assert clean(raw) == cleaned
-
-
 # ARC and PIQA
 
 
@@ -251,13 +232,6 @@ def test_a_chat_template_gets_examples_in_the_users_message(piqa: None) -> None:
     assert " ".join(turn.text for turn in turns).split() == text.split()
 
 
-def test_accuracy_is_by_sum_and_normed_accuracy_by_byte(piqa: None) -> None:
-    # 5 and 13 bytes: -2/5 = -0.40, -3.9/13 = -0.30.
-    assert scored("piqa", -2.0, -3.9) == {"acc": 0.0, "acc_norm": 1.0}
-    assert scored("piqa", -2.0, -1.9) == {"acc": 1.0, "acc_norm": 1.0}
-    assert scored("piqa", -2.0, -6.5) == {"acc": 0.0, "acc_norm": 0.0}
-
-
 def test_normed_accuracy_counts_characters_not_bytes(put: Put) -> None:
     put("piqa/validation", {"goal": "?", "sol1": "éé", "sol2": "abcd", "label": 0})
     # -2.4/4 beats -2/2; by bytes -2/4 would win.
@@ -267,10 +241,6 @@ def test_normed_accuracy_counts_characters_not_bytes(put: Put) -> None:
 def test_choices_that_all_have_no_probability_are_an_error(piqa: None) -> None:
     with pytest.raises(ValueError, match="no choice has a finite log-probability"):
         scored("piqa", -math.inf, -math.inf)
-
-
-def test_a_choice_of_no_probability_is_never_the_answer(piqa: None) -> None:
-    assert scored("piqa", -math.inf, -90.0) == {"acc": 1.0, "acc_norm": 1.0}
 
 
 # WinoGrande
@@ -300,11 +270,6 @@ def test_winogrande_in_a_chat_has_no_space_before_the_rest(winogrande: None) -> 
     requests = task.requests(sample, RenderSettings(n_shots=0, apply_chat_template=True))
     assert [request.context for request in requests] == [(Message("user", text),) for text in CUPS]
     assert [request.continuation for request in requests] == ["is big.", "is big."]
-
-
-def test_winogrande_takes_the_name_that_makes_the_rest_likelier(winogrande: None) -> None:
-    assert scored("winogrande", -4.0, -5.0) == {"acc": 1.0}
-    assert scored("winogrande", -5.0, -4.0) == {"acc": 0.0}
 
 
 # BoolQ
@@ -348,15 +313,6 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
     assert target("gsm8k") == "1234"
 
 
-def test_gsm8k_takes_decoding_options_of_the_run(gsm8k: None) -> None:
-    settings = RenderSettings(
-        n_shots=0, seed=9, repeats=4, gen_kwargs={"temperature": 0.7, "max_new_tokens": 64, "stop": "\n\n"}
-    )
-    request = generated("gsm8k", settings)
-    assert request.options == {"until": ("\n\n",), "max_gen_toks": 64, "temperature": 0.7, "seed": 9}
-    assert request.repeats == 4
-
-
 @pytest.mark.parametrize(
     ("text", "strict", "flexible"),
     [
@@ -373,23 +329,6 @@ def test_gsm8k_takes_decoding_options_of_the_run(gsm8k: None) -> None:
 )
 def test_gsm8k_scores_strictly_and_flexibly(gsm8k: None, text: str, strict: float, flexible: float) -> None:
     assert scored_text("gsm8k", text) == {"exact_match": strict, "exact_match_flexible": flexible}
-
-
-@pytest.mark.parametrize(
-    ("text", "strict", "flexible"),
-    [
-        ("#### 1,234", "1234", "1234"),
-        ("It costs $5.", None, "5"),
-        ("#### -7", "-7", "-7"),
-        ("from 10 down to -3 degrees", None, "-3"),
-        ("a loss of -$1,000.50", None, "-1000.50"),
-        ("123456789", None, "123456789"),
-        ("no number", None, None),
-        ("####", None, None),
-    ],
-)
-def test_gsm8k_extracts_numbers(text: str, strict: str | None, flexible: str | None) -> None:
-    assert (strict_number(text), last_number(text)) == (strict, flexible)
 
 
 # MMLU-Pro
@@ -476,20 +415,6 @@ def test_wikitext_is_scored_detokenized(put: Put) -> None:
     assert task.warnings() == []
 
 
-@pytest.mark.parametrize(
-    ("raw", "plain"),
-    [
-        ("Two [ or 3 ] { x }", "Two [or 3] {x}"),
-        ("a ' quoted ' word", "a 'quoted' word"),
-        ("1 : 2 ! 3", "1: 2! 3"),
-        ("about N people", "about 1 people"),
-        ("the end .", "the end ."),
-    ],
-)
-def test_wikitext_detokenization(raw: str, plain: str) -> None:
-    assert detokenize(raw) == plain
-
-
 def test_wikitext_counts_words_and_bytes_of_the_original(put: Put) -> None:
     put("EleutherAI/wikitext_document_level/wikitext-2-raw-v1/test", {"page": " = Été = \n One two . \n"})
     # Words: = Été = One two . and an empty one at either end. Bytes: 22 characters, of which two take two.
@@ -517,3 +442,98 @@ def test_wikitext_without_raw_text_reports_that_another_form_is_used(put: Put) -
     assert task.warnings() == [
         "wikitext-2-v1, with its <unk> words, is used instead of wikitext-2-raw-v1: scores are not comparable"
     ]
+
+
+PROMPT = (
+    "Solve the problem step by step. End with a line that holds #### and the number alone.\n\n"
+    "Question: Tom has 2 bags of 3 nuts. How many nuts?\nAnswer:"
+)
+REVIEW = "Check every step of your answer. Correct what is wrong, then end again with #### and the number alone."
+
+
+class Scripted(MillModel):
+    """Answers the first round of a dialog with its first text, the second with its second; keeps what it saw."""
+
+    batch_size = 8
+
+    def __init__(self, *answers: str | Response) -> None:
+        self.answers = answers
+        self.seen: list[Context] = []
+
+    @property
+    def model_name(self) -> str:
+        return "scripted"
+
+    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> Sequence[str | Response]:
+        self.seen += [request.context for request in batch]
+        rounds = [sum(message.role == "user" for message in request.context) for request in batch]  # type: ignore[union-attr]
+        return [self.answers[number - 1] for number in rounds]
+
+
+class Nowhere:
+    """A store that keeps nothing."""
+
+    def get(self, request: Request) -> Response | None:
+        return None
+
+    def put(self, request: Request, response: Response) -> Response:
+        return response
+
+    def supersede(self) -> None:
+        pass
+
+
+@pytest.fixture
+def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GSM8KReview:
+    (tmp_path / "gsm8k").mkdir()
+    row = {"question": "Tom has 2 bags of 3 nuts. How many nuts?", "answer": "2 * 3 = <<2*3=6>>6\n#### 6"}
+    (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps(row) + "\n")
+    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+    return GSM8KReview("gsm8k_review")
+
+
+def run(task: GSM8KReview, model: Scripted, settings: RenderSettings | None = None) -> list[list[Response]]:
+    """The responses of the only sample: a list for each repeat."""
+    jobs = [SampleState.of(task, sample, settings or RenderSettings()) for sample in task.samples()]
+    run_samples(Executor(LocalBackend(model), Nowhere(), quiet=True), jobs)
+    return jobs[0].repeats()
+
+
+def test_the_second_round_sees_the_first_answer(review: GSM8KReview) -> None:
+    model = Scripted("5\n#### 5", "#### 6")
+    run(review, model)
+    assert model.seen == [
+        (Message("user", PROMPT),),
+        (Message("user", PROMPT), Message("assistant", "5\n#### 5"), Message("user", REVIEW)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "values"),
+    [
+        ("#### 5", "#### 6", {"exact_match_first": 0.0, "exact_match": 1.0, "changed": 1.0}),
+        ("#### 6", "#### 5", {"exact_match_first": 1.0, "exact_match": 0.0, "changed": 1.0}),
+        ("#### 6", "Yes, it is $6.", {"exact_match_first": 1.0, "exact_match": 1.0, "changed": 0.0}),
+        ("#### 5", "I stay with 5", {"exact_match_first": 0.0, "exact_match": 0.0, "changed": 0.0}),
+        ("no idea", "#### 6", {"exact_match_first": 0.0, "exact_match": 1.0, "changed": 1.0}),
+    ],
+)
+def test_both_answers_are_scored(review: GSM8KReview, first: str, second: str, values: dict[str, float]) -> None:
+    (responses,) = run(review, Scripted(first, second))
+    (sample,) = review.samples()
+    assert review.score(sample, responses) == values
+    assert set(values) == set(review.metrics)
+
+
+def test_each_repeat_is_a_dialog_of_its_own(review: GSM8KReview) -> None:
+    model = Scripted("#### 5", "#### 6")
+    found = run(review, model, RenderSettings(repeats=3))
+    assert [[response.text for response in repeat] for repeat in found] == [["#### 5", "#### 6"]] * 3
+    assert [len(context) for context in model.seen] == [1, 1, 1, 3, 3, 3]
+
+
+def test_a_failed_first_round_ends_the_dialog_with_its_error(review: GSM8KReview) -> None:
+    model = Scripted(Response(error="server gone"), "#### 6")
+    (responses,) = run(review, model)
+    assert [response.error for response in responses] == ["server gone"]
+    assert len(model.seen) == 1

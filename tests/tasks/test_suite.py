@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +50,6 @@ def test_a_gold_answer_written_out_is_right(name: str) -> None:
             text = f"{gold:e}" if sample.doc["extract"] == "e_number" else text
             assert score(task, sample, f"Answer: {text}")["acc"] == 1.0
             assert score(task, sample, "")["acc"] == 0.0
-
-
-def test_a_line_needs_no_more_than_a_prompt(tmp_path: Path) -> None:
-    task = suite(tmp_path, {"prompt": "one"}, {"text": "two", "id": "x", "category": "k", "max_tokens": 7})
-    first, second = task.samples()
-    assert (task.name, first.id, second.id) == ("mine", "0", "x")
-    assert (task.category(first), task.category(second)) == ("free", "k")
-    (request,) = task.requests(first, RenderSettings())
-    assert (request.context, request.options["max_gen_toks"]) == ("one", 256)
-    assert task.requests(second, RenderSettings())[0].options["max_gen_toks"] == 7
-    assert not task.extracts(first) and dict(task.metrics) == {"answered": "mean"}
 
 
 def test_answers_are_scored_where_gold_is_known(tmp_path: Path) -> None:
@@ -158,3 +149,34 @@ def test_repeating_the_prompt_of_numerics_is_right_only_where_it_asks_for_a_copy
 def test_a_number_counts_in_the_notation_that_was_requested(number: int, text: str, right: float) -> None:
     task = find_suite("numerics")
     assert score(task, task.samples()[number - 1], text)["acc"] == right
+
+
+SHA256 = {
+    "code": "ff4885b01942aa0b",
+    "determinism": "5a9d288cb157409b",
+    "long-context": "cc1f73ca6d4d7c85",
+    "multilingual": "109b6066b5ebfa99",
+    "numerics": "ee66e28a828ca206",
+    "reasoning": "d69b8c04f1c647a0",
+    "structured-output": "ea145907715f5fda",
+}
+
+
+@pytest.mark.parametrize("name", SHA256)
+def test_a_suite_has_the_bytes_that_results_were_compared_on(name: str) -> None:
+    assert hashlib.sha256(SUITES[name].read_bytes()).hexdigest()[:16] == SHA256[name]
+
+
+def test_every_suite_has_sixty_numbered_prompts_and_shows_all_categories_at_its_start() -> None:
+    """A run over the first few prompts is a small sample of the whole."""
+    assert SUITES.keys() == SHA256.keys()
+    prompts: Counter[str] = Counter()
+    for name, file in SUITES.items():
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        assert [line["id"] for line in lines] == [f"{name}-{number:03}" for number in range(1, 61)]
+        categories = Counter(line["category"] for line in lines)
+        assert len(categories) >= 5 and min(categories.values()) >= 3
+        assert all(re.fullmatch(r"[a-z]+", category) for category in categories)
+        assert {line["category"] for line in lines[:20]} == set(categories)
+        prompts.update(line["prompt"] for line in lines)
+    assert max(prompts.values()) == 1

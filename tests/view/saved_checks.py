@@ -15,8 +15,8 @@ from mill.checks.compare import row_of
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
 from mill.checks.pairing import AnswerPair, pair
-from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant
+from mill.checks.subjects import Pass
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import rate
@@ -35,7 +35,7 @@ def compared(label: str, first: list[Answer], second: list[Answer], gaps: Forced
 
 def answered(name: str, category: str, text: str, **more: Any) -> Answer:
     prompt = more.pop("prompt", f"Question {name}?")
-    return Answer("maths", name, category, prompt, more.pop("gold", None), text, tokens=tokens(text), **more)
+    return Answer("maths", name, category, prompt, more.pop("gold", None), text, tokens=tokens(text), metric="acc", **more)
 
 
 def solved(name: str, text: str, gold: str) -> Answer:

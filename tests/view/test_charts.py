@@ -13,8 +13,8 @@ import pytest
 from mill.checks.determinism import repeated
 from mill.checks.forced import ForcedGaps
 from mill.checks.pairing import MAX_CHARS
-from mill.checks.passes import Pass
 from mill.checks.result import Check, Variant, read_check
+from mill.checks.subjects import Pass
 from mill.metrics.divergence import Gap
 from mill.metrics.estimate import Estimate
 from mill.store.schema import Decision, Look

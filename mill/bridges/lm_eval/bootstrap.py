@@ -6,34 +6,33 @@ same algorithm and seed gives the same numbers.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+
+from mill.compat import replaced
 
 CHUNK = 1000  # resamples per seed, as in lm-eval
 Statistic = Callable[[Sequence[Any]], float]
 
 
-@contextlib.contextmanager
-def bootstrap_stderr(metrics: Any) -> Iterator[None]:
+def bootstrap_stderr(metrics: Any) -> AbstractContextManager[None]:
     """Inside this context `bootstrap_stderr` of a package's module `metrics`, lm-eval's or lmms-eval's, is the one below."""
-    original = metrics.bootstrap_stderr
-    metrics.bootstrap_stderr = functools.partial(_stderr, metrics.sample_stddev)
-    try:
-        yield
-    finally:
-        metrics.bootstrap_stderr = original
+    return replaced(metrics, bootstrap_stderr=functools.partial(_stderr, metrics.sample_stddev))
 
 
 def _stderr(sample_stddev: Callable[[list[float]], float], f: Statistic, xs: Sequence[Any], iters: int) -> float:
     chunk = min(CHUNK, iters)
     statistic = _vectorised(f, xs)
-    if statistic is not None and not _agrees(statistic, f, xs):  # another version may define it differently
-        statistic = None
+    if statistic is not None:
+        rows = _draws(0, 3, len(xs))
+        expected = [f([xs[at] for at in row]) for row in rows]
+        if not np.allclose(statistic(rows), expected, rtol=1e-12, atol=1e-14, equal_nan=True):
+            statistic = None  # another version defines it differently
     values: list[float] = []
     for seed in range(iters // chunk):
         if statistic is None:
@@ -42,12 +41,6 @@ def _stderr(sample_stddev: Callable[[list[float]], float], f: Statistic, xs: Seq
         else:
             values += statistic(_draws(seed, chunk, len(xs))).tolist()
     return float(sample_stddev(values))
-
-
-def _agrees(statistic: Callable[[np.ndarray], np.ndarray], f: Statistic, xs: Sequence[Any]) -> bool:
-    rows = _draws(0, 3, len(xs))
-    expected = [f([xs[at] for at in row]) for row in rows]
-    return bool(np.allclose(statistic(rows), expected, rtol=1e-12, atol=1e-14, equal_nan=True))
 
 
 def _draws(seed: int, resamples: int, n: int) -> np.ndarray:

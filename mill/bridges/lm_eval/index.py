@@ -21,7 +21,7 @@ import yaml
 
 from mill.api.errors import MillError
 from mill.support.files import cache_folder, write_json
-from mill.tasks.sources import is_pattern
+from mill.tasks.load import is_pattern
 
 TASK, GROUP, TAG = "task", "group", "tag"
 FORMAT = 2  # of the stored file

@@ -10,7 +10,7 @@ from mill.api.errors import SpecError
 from mill.api.model import has_chat_template
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
-from mill.bridges.lm_eval.requests import as_request, return_messages
+from mill.bridges.lm_eval.task import as_request, return_messages
 from mill.bridges.recorded_model import RecordedModel
 from mill.models.token_model import TokenModel
 

@@ -1,14 +1,21 @@
-"""Filters, sample metrics, aggregation and groups of lm-eval, called as its evaluator does."""
+"""Filters, sample metrics, aggregation and groups of lm-eval, called as its evaluator does; the metric of programs, whose
+sandbox is mill's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mill.api.consent import current_consent
+from mill.api.errors import DataError, SpecError
 from mill.api.task import Benchmark, TaskScores
 from mill.bridges.lm_eval import library
+from mill.compat import replaced
+from mill.sandbox import require_imports, run_programs
+from mill.support.terminal import describe
 
 _NO_STDERR = "N/A"  # as lm-eval writes it
 
@@ -137,3 +144,60 @@ def limits_of(task: Any, name: str) -> tuple[float, float]:
         return 0.0, 100.0
     known = (0.0, 1.0) if metric.startswith(_SHARES) else (-math.inf, math.inf)
     return _LIMITS.get(getattr(task.aggregation().get(metric), "__name__", ""), known)
+
+
+_CODE_EVAL = "code_eval"
+_TIMEOUT_S = 3.0
+
+
+def hub_metrics() -> AbstractContextManager[None]:
+    """Inside this context `evaluate.load` gives the metric below, and one line for one that cannot be had."""
+    import evaluate
+
+    original = evaluate.load
+
+    def load(path: str, *more: Any, **options: Any) -> Any:
+        if path == _CODE_EVAL:
+            return CodeEval()
+        try:
+            return original(path, *more, **options)
+        except Exception as error:
+            raise DataError(f"the metric {path} cannot be loaded from the hub: {describe(error)}") from error
+
+    return replaced(evaluate, load=load)
+
+
+class CodeEval:
+    """Programs that pass their tests: pass@k by the unbiased estimator, and each program's result."""
+
+    def compute(
+        self,
+        *,
+        references: Sequence[str],
+        predictions: Sequence[Sequence[str]],
+        k: Sequence[int] = (1, 10, 100),
+        num_workers: int | None = None,
+        timeout: float = _TIMEOUT_S,
+    ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
+        if not current_consent().confirm_run_unsafe_code:
+            raise SpecError("it executes code that the model wrote: --confirm_run_unsafe_code allows it")
+        require_imports(references)
+        programs = [
+            (task, number, f"{program}\n{test}")
+            for task, (test, candidates) in enumerate(zip(references, predictions, strict=True))
+            for number, program in enumerate(candidates)
+        ]
+        results: dict[int, list[tuple[int, dict[str, Any]]]] = {task: [] for task in range(len(references))}
+        executions = run_programs([source for _, _, source in programs], timeout=timeout, workers=num_workers)
+        for (task, number, _), execution in zip(programs, executions, strict=True):
+            result = f"{execution.outcome}: {execution.error}" if execution.error else execution.outcome
+            entry = {"task_id": task, "passed": execution.passed, "result": result, "completion_id": number}
+            results[task].append((number, entry))
+        counts = [(len(found), sum(one["passed"] for _, one in found)) for found in results.values()]
+        return {
+            # 1 - the probability that none of `draws` of the n programs passes
+            f"pass@{draws}": sum(1.0 - math.comb(n - passed, draws) / math.comb(n, draws) for n, passed in counts)
+            / len(counts)
+            for draws in k
+            if counts and all(n >= draws for n, _ in counts)
+        }, results

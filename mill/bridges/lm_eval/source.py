@@ -18,10 +18,11 @@ from mill.bridges.lm_eval.index import Entries, IndexEntry, broken, listed, make
 from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
+from mill.compat import replaced
 from mill.support.terminal import warn
+from mill.tasks.load import Documents, is_pattern
 from mill.tasks.multiple_choice import GENERATED, GeneratedChoiceTask, ListedQuestion, generated_benchmark
 from mill.tasks.prompted import LETTERS, Doc, shots_from
-from mill.tasks.sources import Documents, is_pattern
 
 
 @contextlib.contextmanager
@@ -30,20 +31,12 @@ def recorded_documents(by_task: Mapping[str, Documents]) -> Iterator[None]:
     from lm_eval.api.task import ConfigurableTask, Task
 
     def download(task: Any, *_: Any, **__: Any) -> None:
-        config = task.config
-        documents = by_task[config.task]
-        task.dataset = _AnySplit(documents)
-        config.process_docs = None  # the recorded ones are processed already
+        task.dataset = _AnySplit(by_task[task.config.task])
+        task.config.process_docs = None  # the recorded ones are processed already
 
-    changed = {"download": download, "fewshot_docs": lambda task: None}
-    before = [(cls, name, getattr(cls, name)) for cls in (Task, ConfigurableTask) for name in changed]
-    for cls, name, _ in before:
-        setattr(cls, name, changed[name])
-    try:
+    changed: dict[str, Any] = {"download": download, "fewshot_docs": lambda task: None}
+    with replaced(Task, **changed), replaced(ConfigurableTask, **changed):
         yield
-    finally:
-        for cls, name, original in before:
-            setattr(cls, name, original)
 
 
 class _Rows(list[Any]):

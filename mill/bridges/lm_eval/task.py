@@ -5,95 +5,22 @@ lm-eval loads the documents, draws the examples, renders the prompts, filters an
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from typing import Any
 
-from mill.api.consent import current_consent
-from mill.api.errors import DataError, SpecError
-from mill.api.message import AUDIO, IMAGE, Media
+from mill.api.errors import DataError
+from mill.api.message import AUDIO, IMAGE, Context, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval import library
-from mill.bridges.lm_eval.data import Splits, local_first
-from mill.bridges.lm_eval.library import compiled_once, missing_part, one_line
-from mill.bridges.lm_eval.requests import ChatPrompt, as_request, return_messages
-from mill.bridges.lm_eval.scoring import aggregated, filtered, limits_of, metric_name, scored
-from mill.sandbox import Execution, chosen_sandbox, require_imports, run_programs
-from mill.support.terminal import describe
+from mill.bridges.lm_eval.library import Splits, compiled_once, local_first, missing_part, one_line
+from mill.bridges.lm_eval.scoring import aggregated, filtered, hub_metrics, limits_of, metric_name, scored
+from mill.compat import replaced
+from mill.sandbox import chosen_sandbox
 from mill.tasks.hooks import attempt
-
-NAME = "code_eval"
-_TIMEOUT_S = 3.0
-
-
-@contextlib.contextmanager
-def hub_metrics() -> Iterator[None]:
-    """Inside this context `evaluate.load` gives the metric below, and one line for one that cannot be had."""
-    import evaluate
-
-    original = evaluate.load
-
-    def load(path: str, *more: Any, **options: Any) -> Any:
-        if path == NAME:
-            return CodeEval()
-        try:
-            return original(path, *more, **options)
-        except Exception as error:
-            raise DataError(f"the metric {path} cannot be loaded from the hub: {describe(error)}") from error
-
-    evaluate.load = load
-    try:
-        yield
-    finally:
-        evaluate.load = original
-
-
-class CodeEval:
-    """Programs that pass their tests: pass@k by the unbiased estimator, and each program's result."""
-
-    def compute(
-        self,
-        *,
-        references: Sequence[str],
-        predictions: Sequence[Sequence[str]],
-        k: Sequence[int] = (1, 10, 100),
-        num_workers: int | None = None,
-        timeout: float = _TIMEOUT_S,
-    ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
-        if not current_consent().confirm_run_unsafe_code:
-            raise SpecError("it executes code that the model wrote: --confirm_run_unsafe_code allows it")
-        require_imports(references)
-        programs = [
-            (task, number, f"{program}\n{test}")
-            for task, (test, candidates) in enumerate(zip(references, predictions, strict=True))
-            for number, program in enumerate(candidates)
-        ]
-        results: dict[int, list[tuple[int, dict[str, Any]]]] = {task: [] for task in range(len(references))}
-        executions = run_programs([source for _, _, source in programs], timeout=timeout, workers=num_workers)
-        for (task, number, _), execution in zip(programs, executions, strict=True):
-            results[task].append((number, _as_result(task, number, execution)))
-        counts = [(len(found), sum(one["passed"] for _, one in found)) for found in results.values()]
-        return {
-            f"pass@{draws}": sum(_pass_at(draws, n, passed) for n, passed in counts) / len(counts)
-            for draws in k
-            if counts and all(n >= draws for n, _ in counts)
-        }, results
-
-
-def _as_result(task: int, number: int, execution: Execution) -> dict[str, Any]:
-    result = f"{execution.outcome}: {execution.error}" if execution.error else execution.outcome
-    return {"task_id": task, "passed": execution.passed, "result": result, "completion_id": number}
-
-
-def _pass_at(draws: int, n: int, passed: int) -> float:
-    """The probability that one of `draws` of the n programs passes."""
-    return 1.0 - math.comb(n - passed, draws) / math.comb(n, draws)
-
 
 PREFIX = "lm-eval:"
 _TYPES = {
@@ -317,7 +244,8 @@ class LmEvalTask(Task):
         with compiled_once(), library.silent():
             target = self.task.doc_to_target(sample.doc)
         golds = target if isinstance(target, list) else [target]
-        return not any(gold in choices if isinstance(gold, str) else _is_index(gold, len(choices)) for gold in golds)
+        indices = range(-len(choices), len(choices))
+        return not any(gold in (choices if isinstance(gold, str) else indices) for gold in golds)
 
     def _calls(self, problem: str) -> AbstractContextManager[None]:
         return loading(f"{self.name}: {problem}")
@@ -330,8 +258,7 @@ def loading(what: str) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def task_in_errors() -> Iterator[None]:
+def task_in_errors() -> AbstractContextManager[None]:
     """Inside this context an error in a task's data starts with the task's name: a group loads many."""
     from lm_eval.api.task import ConfigurableTask
 
@@ -341,15 +268,7 @@ def task_in_errors() -> Iterator[None]:
         with one_line(f"{PREFIX}{task.config.task}"):
             original(task, *given, **options)
 
-    ConfigurableTask.download = download
-    try:
-        yield
-    finally:
-        ConfigurableTask.download = original
-
-
-def _is_index(value: Any, count: int) -> bool:
-    return isinstance(value, int) and -count <= value < count
+    return replaced(ConfigurableTask, download=download)
 
 
 def _plain(doc: Any) -> Any:
@@ -366,3 +285,84 @@ def _response(response: Response) -> Any:
     if response.text is not None:
         return response.text
     return response.score if response.is_greedy is None else (response.score, response.is_greedy)
+
+
+# Instances of lm-eval as requests of mill, and the chat template that lm-eval gets: one that returns the messages.
+
+_MARK = "\u2061\u2062"  # invisible; starts the text of every ChatPrompt, so that one that lm-eval changed is noticed
+_PLACEHOLDERS = {IMAGE: "<image>", AUDIO: "<audio>"}
+_MEDIA_ARGUMENTS = {"visual": IMAGE, "audio": AUDIO}
+
+
+class ChatPrompt(str):
+    """What lm-eval takes for the rendered text of a chat: a text that carries the messages."""
+
+    messages: tuple[Message, ...]
+
+    def __new__(cls, turns: Sequence[Mapping[str, Any]]) -> ChatPrompt:
+        prompt = super().__new__(cls, _MARK + "\n".join(f"<{turn['role']}> {turn['content']}" for turn in turns))
+        prompt.messages = tuple(Message(str(turn["role"]), str(turn["content"])) for turn in turns)
+        return prompt
+
+
+def return_messages(turns: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> ChatPrompt:
+    """A chat template for lm-eval. Messages that end with the assistant's are continued by the model."""
+    return ChatPrompt(turns)
+
+
+def context_of(prompt: str, media: Mapping[str, Any] | None = None) -> Context:
+    """The prompt of an instance: messages, or a text. With media it is always a dialog."""
+    if not isinstance(prompt, ChatPrompt) and _MARK in prompt:
+        raise DataError("its prompts are changed after the chat template: leave out --apply_chat_template")
+    if not media:
+        return prompt.messages if isinstance(prompt, ChatPrompt) else str(prompt)
+    messages = prompt.messages if isinstance(prompt, ChatPrompt) else (Message("user", str(prompt)),)
+    waiting = {kind: [Media(kind, one) for one in media.get(name) or ()] for name, kind in _MEDIA_ARGUMENTS.items()}
+    placed = tuple(Message(message.role, _placed(message.text, waiting)) for message in messages)
+    if any(waiting.values()):
+        raise DataError("a prompt has more media than placeholders")
+    return placed
+
+
+def _placed(text: str, waiting: dict[str, list[Media]]) -> str | tuple[str | Media, ...]:
+    """A text with the next media in place of its placeholders, which are used up."""
+    parts: list[str | Media] = [text]
+    for kind, placeholder in _PLACEHOLDERS.items():
+        split: list[str | Media] = []
+        for part in parts:
+            if isinstance(part, Media):
+                split.append(part)
+                continue
+            for number, piece in enumerate(part.split(placeholder)):
+                if number:
+                    split.append(waiting[kind].pop(0) if waiting[kind] else placeholder)
+                split.append(piece)
+        parts = split
+    found = tuple(part for part in parts if part != "")
+    return found if any(isinstance(part, Media) for part in found) else text
+
+
+# Options that change nothing at these values.
+_WITHOUT_EFFECT = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True, "early_stopping": False}
+
+
+def as_request(instance: Any, decoding: Callable[..., dict[str, Any]], *, repeats: int = 1, draw: int = 0) -> Request:
+    """`decoding` turns the decoding options of the instance into those of the request."""
+    kind, arguments = instance.request_type, instance.args
+    if kind == ROLLING:
+        return Request(ROLLING, str(arguments[0]), repeats=repeats)
+    context = context_of(arguments[0], arguments[2] if len(arguments) > 2 else None)
+    if kind == LOGLIKELIHOOD:
+        return Request(LOGLIKELIHOOD, context, str(arguments[1]), repeats=repeats)
+    if kind != GENERATE:
+        raise DataError(f"lm-eval sends {kind} requests here, which mill does not have")
+    return Request(GENERATE, context, options=decoding(**_effective(arguments[1])), repeats=repeats, draw=draw)
+
+
+def _effective(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoding options without those that change nothing, such as an empty stop string."""
+    options = {name: value for name, value in given.items() if _WITHOUT_EFFECT.get(name, _WITHOUT_EFFECT) != value}
+    until = options.get("until")
+    if until is not None:
+        options["until"] = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+    return options

@@ -21,10 +21,10 @@ from mill.api.judge import Judge
 from mill.api.message import IMAGE, Media
 from mill.api.request import GENERATE, Request, generation_options
 from mill.bridges.lmms_eval.messages import as_message
+from mill.compat import replaced
 
 MOST_CALLS = 100  # of one answer, before it counts as endless
 JUDGE = Judge(metrics={}, required=True)
-_CLIENTS = ("OpenAI", "AzureOpenAI")
 
 
 class Unanswered(BaseException):
@@ -95,9 +95,9 @@ def answers(texts: Sequence[str | None] | None, *, chat: bool = True) -> Iterato
 
     global _current
     session = _current = _Session(texts, chat)
-    no_pause = _attribute(time, "sleep", lambda seconds: None)  # tasks wait before they call a judge again
+    no_pause = replaced(time, sleep=lambda seconds: None)  # tasks wait before they call a judge again
     try:
-        with replaced_clients(), _attribute(requests, "post", _post), no_pause:
+        with replaced_clients(), replaced(requests, post=_post), no_pause:
             yield
     finally:
         _current = None
@@ -188,11 +188,10 @@ def replaced_clients() -> Iterator[None]:
         with contextlib.suppress(ImportError):
             import openai
 
-            for name in _CLIENTS:
-                stack.enter_context(_attribute(openai, name, _Client))
+            stack.enter_context(replaced(openai, OpenAI=_Client, AzureOpenAI=_Client))
         from lmms_eval.llm_judge.factory import ProviderFactory
 
-        stack.enter_context(_attribute(ProviderFactory, "create_provider", classmethod(_create_provider)))
+        stack.enter_context(replaced(ProviderFactory, create_provider=classmethod(_create_provider)))
         yield
 
 
@@ -217,16 +216,6 @@ def _create_provider(cls: type, api_type: str | None = None, config: Any = None)
             return Response(content=_complete(payload).strip(), model_used="judge")
 
     return Provider()
-
-
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 def refused(name: str, error: BaseException) -> DataError:

@@ -14,9 +14,9 @@ from typing import Any
 
 from mill.api.errors import DataError, MillError, install_command
 from mill.api.message import AUDIO, Media
-from mill.bridges.lm_eval.data import local_first
-from mill.bridges.lm_eval.library import Loaded, one_line, random_numbers
+from mill.bridges.lm_eval.library import Loaded, local_first, one_line, random_numbers
 from mill.bridges.lm_eval.library import quiet as quiet_logging
+from mill.compat import replaced
 from mill.models.media.decode import load_audio
 
 
@@ -80,21 +80,12 @@ def quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def running(what: str) -> Iterator[None]:
     """lmms-eval's code runs here with local data first, without its output, and with one line for each failure."""
-    with one_line(what), quiet(), local_first(), environment(), _truncated_images():
-        yield
-
-
-@contextlib.contextmanager
-def _truncated_images() -> Iterator[None]:
-    """lmms-eval switches the whole process to reading images that end too early, when it is imported: only its tasks do."""
     from PIL import ImageFile
 
-    before = ImageFile.LOAD_TRUNCATED_IMAGES
-    ImageFile.LOAD_TRUNCATED_IMAGES = True
-    try:
+    # Importing lmms-eval lets the whole process read images that end too early; only its tasks are to.
+    truncated = replaced(ImageFile, LOAD_TRUNCATED_IMAGES=True)
+    with one_line(what), quiet(), local_first(), environment(), truncated:
         yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 @contextlib.contextmanager
@@ -121,6 +112,7 @@ def load(
     """A task, group or tag, and of each group its part of lmms-eval's nested dictionaries. `model_name` selects prompts that
     lmms-eval has for one of its models; `check` gets the configuration of each task before its data are loaded: first
     without its functions, which takes no import, then with them."""
+    from lmms_eval.api.task import ConfigurableTask
     from lmms_eval.tasks import TaskManager
     from lmms_eval.utils import load_yaml_config
 
@@ -143,7 +135,9 @@ def load(
             check(inner, config)
 
     decode_with_soundfile()
-    with _once_only(), random_numbers():
+    # It tries a download five times and hides why it failed; `datasets` has tried again by itself already.
+    once_only = replaced(ConfigurableTask, download=ConfigurableTask.download.__wrapped__)
+    with once_only, random_numbers():
         manager = Manager(include_defaults=False, model_name=model_name)
         loaded, nested = Loaded(), dict[str, Any]()
         _flatten(manager.load_task_or_group([name]), loaded, nested)
@@ -162,16 +156,3 @@ def _flatten(found: Mapping[Any, Any], loaded: Loaded, nested: dict[str, Any]) -
             _flatten(value, loaded, nested)
         else:
             loaded.tasks[key] = value[1] if isinstance(value, tuple) else value
-
-
-@contextlib.contextmanager
-def _once_only() -> Iterator[None]:
-    """lmms-eval tries a download five times and hides why it failed; `datasets` has tried again by itself already."""
-    from lmms_eval.api.task import ConfigurableTask
-
-    original = ConfigurableTask.download
-    ConfigurableTask.download = original.__wrapped__
-    try:
-        yield
-    finally:
-        ConfigurableTask.download = original

@@ -75,16 +75,13 @@ def deferred(messages: Messages, render: Callable[[], Messages], where: str) -> 
         parts: list[str | Media] = []
         for part in message.parts:
             if isinstance(part, Media):
-                parts.append(part if _is_named(part) else RenderedMedia(part, _nth_media(render, number), where))
+                named = isinstance(part.source, (str, Path))
+                parts.append(part if named else RenderedMedia(part, _nth_media(render, number), where))
                 number += 1
             else:
                 parts.append(part)
         found.append(Message(message.role, tuple(parts)) if message.media else message)
     return tuple(found)
-
-
-def _is_named(media: Media) -> bool:
-    return isinstance(media.source, (str, Path))
 
 
 def _nth_media(render: Callable[[], Messages], number: int) -> Callable[[], Media]:
@@ -133,7 +130,9 @@ def media_of(visual: Any, kind: str | None = None) -> Media:
     if hasattr(visual, "get_all_samples"):  # a decoder of torchcodec, as `datasets` gives audio
         return Media(AUDIO, visual["array"], int(visual["sampling_rate"]))
     if isinstance(visual, (str, Path)):
-        return Media(kind or _kind_of_file(str(visual)), str(visual))
+        suffix = Path(visual).suffix.lower()
+        kind = kind or (IMAGE if suffix in _IMAGE_FILES else AUDIO if suffix in _AUDIO_FILES else VIDEO)
+        return Media(kind, str(visual))
     if isinstance(visual, bytes) and kind is not None:
         return Media(kind, visual)
     if isinstance(visual, (list, tuple)) and visual and all(isinstance(frame, Image.Image) for frame in visual):
@@ -157,8 +156,3 @@ def _described(visual: Mapping[str, Any], kind: str | None) -> Media:
 def _refuse_clip(described: Mapping[str, Any]) -> None:
     if any(described.get(name) is not None for name in _CLIP):
         raise DataError("a prompt shows a part of a video, between two times; mill sends whole videos")
-
-
-def _kind_of_file(path: str) -> str:
-    suffix = Path(path).suffix.lower()
-    return IMAGE if suffix in _IMAGE_FILES else AUDIO if suffix in _AUDIO_FILES else VIDEO

@@ -11,6 +11,7 @@ from typing import Any
 
 from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
 from mill.bridges.lm_eval.scoring import BOOTSTRAP, split_metric
+from mill.compat import replaced
 
 _OTHER_TASKS = ("lmms_eval.tasks.amber_g.utils", "lmms_eval.tasks.coco_cap_chair.utils")
 _SLOW = {"bleu", "chrf", "ter"}  # lmms-eval resamples these 100 times
@@ -21,6 +22,7 @@ _ARGUMENTS = SimpleNamespace(output_path=None, model="mill", model_args="", task
 def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats: int) -> dict[tuple[str, str], Any]:
     """The values of a document by metric and filter, from the responses to its instances, `repeats` to each."""
     from lmms_eval.api.instance import Instance
+    from lmms_eval.api.task import ConfigurableTask
 
     metadata = {"task": task.config.task, "doc_id": 0, "repeats": repeats}
     each = [list(responses[at : at + repeats]) for at in range(0, len(responses), repeats)]
@@ -29,12 +31,13 @@ def scored(task: Any, doc: Mapping[str, Any], responses: Sequence[Any], repeats:
         for number, given in enumerate(each)
     ]
     known = task.aggregation()
+    process: Any = ConfigurableTask.process_results  # it scores up to five times where a task's code fails, and hides why
     found: dict[tuple[str, str], Any] = {}
     for ensemble in task._filters:
         ensemble.apply(instances, [doc] * len(instances))
     for name in instances[0].filtered_resps:
         filtered = [_without_reasoning(task, instance.filtered_resps[name]) for instance in instances]
-        with _once_only():
+        with replaced(ConfigurableTask, process_results=getattr(process, "__wrapped__", process)):
             values = task.process_results(doc, filtered)
         found |= {(metric, name): value for metric, value in values.items() if metric in known}
     return found
@@ -114,17 +117,3 @@ def _number(value: Any) -> float | None:
 def _shown(value: Any) -> str:
     text = "nothing" if value is None else f"{value!r}, which is not a number"
     return text if len(text) <= 400 else f"{text[:400]}..."
-
-
-@contextlib.contextmanager
-def _once_only() -> Iterator[None]:
-    """lmms-eval scores an answer up to five times where its code fails, and hides why."""
-    from lmms_eval.api.task import ConfigurableTask
-
-    original = ConfigurableTask.process_results
-    if hasattr(original, "__wrapped__"):
-        ConfigurableTask.process_results = original.__wrapped__
-    try:
-        yield
-    finally:
-        ConfigurableTask.process_results = original

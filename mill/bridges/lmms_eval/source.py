@@ -31,7 +31,7 @@ from mill.bridges.lm_eval.index import (
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.library import PREFIX
-from mill.tasks.sources import Documents, is_pattern
+from mill.tasks.load import Documents, is_pattern
 
 CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 
@@ -144,7 +144,8 @@ class LmmsEvalSource:
             with replaced_clients():
                 found, nested = library.load(inner, for_lmms_eval(self.index), model or None, check)
             if at and model not in models:
-                _refuse_model(name, model, models)
+                has = f"prompts for {', '.join(sorted(models))}" if models else "the same prompt for all models"
+                raise DataError(f"{PREFIX}{name}: no prompts for the model {model!r}; it has {has}")
             tasks: list[Task] = [
                 make_task(PREFIX + task + at + model, made, judged.get(task, False)) for task, made in found.tasks.items()
             ]
@@ -172,8 +173,3 @@ def _models_of(config: Mapping[str, Any]) -> list[str]:
         name for table in tables if isinstance(table, Mapping) for name, value in table.items() if isinstance(value, Mapping)
     ]
     return [name for name in found if name not in _NOT_MODELS]
-
-
-def _refuse_model(name: str, model: str, known: Mapping[str, None]) -> None:
-    has = f"it has prompts for {', '.join(sorted(known))}" if known else "it has the same prompt for all models"
-    raise DataError(f"{PREFIX}{name}: no prompts for the model {model!r}; {has}")

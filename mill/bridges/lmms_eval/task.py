@@ -21,8 +21,7 @@ from mill.api.message import Context, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
 from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
-from mill.bridges.lm_eval.data import Splits
-from mill.bridges.lm_eval.library import FEWSHOT_SEED, one_line
+from mill.bridges.lm_eval.library import FEWSHOT_SEED, Splits, one_line
 from mill.bridges.lm_eval.scoring import metric_name
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.judge import JUDGE, Refused, Unanswered, answers, refused

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import Completed, Unit, empty_caches, free_memory, is_out_of_memory, run_batches
 from mill.api.model import StreamContext, options_text
-from mill.api.reasoning import tags_of
-from mill.api.request import GENERATE, Request
+from mill.api.request import GENERATE, Request, tags_of
 from mill.api.response import Response
 from mill.models import memory
 from mill.models.device import make_current

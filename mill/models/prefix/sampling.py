@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.reasoning import tags_of
+from mill.api.request import tags_of
 from mill.api.response import Response
 from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
 from mill.models.tokens.reasoning import StopDetector, split_stops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.reasoning import tags_of
+from mill.api.request import tags_of
 from mill.api.response import Response, Token
 from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens
 from mill.models.tokens.tokenizer import Prompt

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mill.api.reasoning import ReasoningTags, tags_of
-from mill.api.request import Request
+from mill.api.request import ReasoningTags, Request, tags_of
 from mill.api.response import Response
 from mill.api.tools import ToolCall
 from mill.models.tokens.tool_calls import MARKERS, split_tool_calls

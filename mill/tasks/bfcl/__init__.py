@@ -3,7 +3,7 @@
 from mill.api.registry import tasks
 from mill.api.task import Benchmark
 from mill.tasks.bfcl.multi_turn import DIALOGS, MultiTurnTask
-from mill.tasks.bfcl.task import CATEGORIES, FunctionCallTask
+from mill.tasks.bfcl.questions import CATEGORIES, FunctionCallTask
 
 for _category in CATEGORIES:
     tasks.add(f"bfcl_{_category}", FunctionCallTask)

@@ -15,10 +15,9 @@ from mill.api.task import MOST, RenderSettings, Sample, Task, TaskType, Value
 from mill.api.tools import MOST_CALLS, TIMED_OUT, Tool, ToolCall
 from mill.support.terminal import describe
 from mill.tasks.agent import tool_turns
-from mill.tasks.bfcl.function_docs import PYTHON, tools_of
-from mill.tasks.bfcl.questions import read_code, read_dialogs
+from mill.tasks.bfcl.checker import PYTHON, tools_of
+from mill.tasks.bfcl.questions import read_code, read_dialogs, spelled, turn_messages, with_system_prompt
 from mill.tasks.bfcl.simulation import ApiCode, SimulationPool
-from mill.tasks.bfcl.task import spelled, turn_messages, with_system_prompt
 
 DIALOGS = [f"multi_turn_{name}" for name in ("base", "miss_func", "miss_param", "long_context")]
 MOST_STEPS = 20  # of a turn, as on the leaderboard: the dialog ends at another response with calls

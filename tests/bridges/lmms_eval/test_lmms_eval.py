@@ -17,7 +17,7 @@ from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.cli.main import run
-from mill.tasks import sources
+from mill.tasks import load
 from tests.vlm import make_idefics3, make_llava, make_qwen2_audio, make_qwen2_vl
 
 pytestmark = [pytest.mark.usefixtures("lmms_eval"), pytest.mark.xdist_group("lm-eval")]
@@ -45,7 +45,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Mill:
     def called(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        sources._opened.clear()  # a command starts without loaded tasks
+        load._opened.clear()  # a command starts without loaded tasks
         status = run([*arguments])
         return status, *capsys.readouterr()
 
@@ -158,7 +158,7 @@ def lmms_eval_scores(
     from lmms_eval.api.model import lmms
     from lmms_eval.evaluator import simple_evaluate
 
-    from mill.bridges.lm_eval.data import local_first
+    from mill.bridges.lm_eval.library import local_first
 
     class Recorded(lmms):  # type: ignore[misc]
         is_simple = simple
@@ -455,7 +455,7 @@ def test_mill_is_a_model_of_lmms_eval(mill: Mill, data: Path, vlm: Path, task_ma
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.models.registry_v2 import ModelRegistryV2
 
-    from mill.bridges.lm_eval.data import local_first
+    from mill.bridges.lm_eval.library import local_first
     from mill.bridges.lmms_eval.manifest import manifest
     from mill.bridges.lmms_eval.model import MillLmms, MillSimpleLmms
 

@@ -11,8 +11,7 @@ from transformers import AutoTokenizer
 
 from mill.api.errors import CannotServe
 from mill.api.message import Message
-from mill.api.reasoning import ReasoningTags
-from mill.api.request import GENERATE, Request, generation_options
+from mill.api.request import GENERATE, ReasoningTags, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.models.spec.open import open_model

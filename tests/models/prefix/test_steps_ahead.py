@@ -19,11 +19,11 @@ WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dog", "yes", 
 SAMPLED: list[dict[str, Any]] = [{"temperature": 1.0, "seed": 3}, {"repetition_penalty": 1.4}, {"logprobs": 2}]
 
 
-def requests(*, sampled: bool, equal: bool) -> list[Request]:
+def requests(count: int = 26, *, sampled: bool, equal: bool) -> list[Request]:
     """Of all lengths, with and without a shared prefix, some with stop strings; or all of one length, so that each fills its
     slot."""
     generator, found = random.Random(0), []
-    for index in range(50):
+    for index in range(count):
         words = ["the", *generator.sample(WORDS[1:5], k=4)] if equal else generator.choices(WORDS, k=1 + index % 20)
         context = (" ".join(WORDS * 2) + " ") * generator.randint(0, 0 if equal else 2) + " ".join(words)
         options: dict[str, Any] = {"max_gen_toks": 9 if equal else generator.randint(1, 15)}
@@ -83,7 +83,7 @@ def test_answers_of_earlier_steps_are_given_before_a_failure(
 ) -> None:
     model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu")
     decoder = model.decoder.continuous(StreamContext())
-    prompts = model.tokens.prompts(requests(sampled=False, equal=True))
+    prompts = model.tokens.prompts(requests(50, sampled=False, equal=True))
     wanted = {prompt: answer.text for prompt, answer in model.decoder.continuous(StreamContext()).run(prompts, 8)}
     fill, filled = decoder._fill, []
 
