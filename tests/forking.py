@@ -47,9 +47,9 @@ SERVERS = {
     "vllm": ["tests.engines.warm_vllm"],
 }
 PACKAGES = (
-    "api", "checks", "cli", "execute", "export", "metrics", "models.spec", "options", "plan", "report", "runs", "score", "store",
-    "tasks",
-)  # fmt: skip
+    *("api", "checks", "cli", "execute", "export", "metrics", "models.spec", "options", "plan", "report", "runs"),
+    *("score", "store", "tasks"),
+)
 # Libraries read these once, when they are imported.
 AT_IMPORT = ("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "PYTHON", "LD_", "CUDA_")
 LENGTH = 8
