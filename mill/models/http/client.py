@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import queue
@@ -21,6 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
 CANCEL_AGAIN_S = 0.5
+WAKE_S = 1.0  # the longest wait in which an interrupt may go unseen
 LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
 
@@ -243,12 +245,19 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
     results: queue.SimpleQueue[Any] = queue.SimpleQueue()
     thread = _LoopThread(start(results.put), results)
     try:
-        while (result := results.get()) is not thread:
+        while (result := _next(results)) is not thread:
             yield result
         if thread.error is not None:
             raise thread.error
     finally:
         thread.cancel()
+
+
+def _next(results: queue.SimpleQueue[Any]) -> Any:
+    """The next of them. An interrupt in the instant before a wait does not end it, so that waits are short."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return results.get(timeout=WAKE_S)
 
 
 class _LoopThread:
@@ -269,7 +278,8 @@ class _LoopThread:
         self._cancelled = True
         if not self._ended.is_set() and self._loop is not None and self._task is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._task.cancel)
-        self._ended.wait()
+        while not self._ended.wait(WAKE_S):
+            pass
 
     def _run(self) -> None:
         try:

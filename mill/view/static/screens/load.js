@@ -85,7 +85,7 @@ export const Load = ({ params, state }) => {
         ${priced && html`<td class="number">$${number(costOf(run, prices))}</td><td class="number">${run.right ? `$${number(costOf(run, prices) / run.right)}` : "–"}</td>`}</tr>`)}</tbody></table></div>
       <p class="note">Times are those that the samples recorded; in a batch, the time of an answer includes that of the others beside it. A percentile is the time that this share of answers does not exceed. Tokens are those of all requests of a sample: of multiple choice, of every choice. Rates are computed requests divided by the time that the model computed.</p>
       <div class="charts">${data.map((run) => html`<${Histogram} bins=${run.histogram} label=${label(run.run)} run=${run.run} />`)}</div>
-      <${Charts} charts=${costCharts(data, scores.data || [], prices, label)} />`}</${Answer}>
+      <${Answer} of=${scores}>${(found) => html`<${Charts} charts=${costCharts(data, found, prices, label)} />`}</${Answer}>`}</${Answer}>
     ${stress.map((check) => html`<${Stress} key=${check.uid} uid=${check.uid} title=${`stress on ${check.tasks.join(", ")}, ${check.created.replace("T", " ")}`} version=${state.version} />`)}
     ${stress.length === 0 && html`<p class="note">Latency and throughput against concurrency: <code>mill stress</code> measures them.</p>`}`;
 };
