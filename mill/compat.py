@@ -21,6 +21,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,13 +50,14 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
                 delattr(owner, name)
 
 
-HUB_TIMEOUT_S, HUB_MEMORY_S = 5.0, 60.0
+HUB_MEMORY_S = 60.0
+_offline = threading.RLock()  # for one thread at a time: another would put back what this one has set
 
 
 @contextlib.contextmanager
 def reachable_hub() -> Iterator[None]:
-    """Inside this context packages read the hub's cache alone where the hub cannot be reached: else they try again for half
-    a minute. What they then raise is replaced by the reason."""
+    """Inside this context packages read only the hub's cache if the hub cannot be reached: otherwise they retry for half a
+    minute. If they then miss something, the error is the reason why the hub could not be reached."""
     from huggingface_hub import constants
 
     problem = None if constants.HF_HUB_OFFLINE else _hub_problem(constants.ENDPOINT, int(time.monotonic() / HUB_MEMORY_S))
@@ -63,20 +65,21 @@ def reachable_hub() -> Iterator[None]:
         yield
         return
     datasets = sys.modules.get("datasets")
-    with replaced(constants, HF_HUB_OFFLINE=True), replaced(getattr(datasets, "config", constants), HF_HUB_OFFLINE=True):
+    config = getattr(datasets, "config", constants)
+    with _offline, replaced(constants, HF_HUB_OFFLINE=True), replaced(config, HF_HUB_OFFLINE=True):
         try:
             yield
-        except Exception as error:
+        except (OSError, ValueError) as error:  # as they report what is not in the cache
             raise ConnectionError(problem) from error
 
 
 @functools.lru_cache(maxsize=1)
 def _hub_problem(endpoint: str, minute: int) -> str | None:
     """Why the hub did not answer in this minute."""
-    from huggingface_hub import get_session
+    from huggingface_hub import constants, get_session
 
     try:
-        get_session().head(endpoint, timeout=HUB_TIMEOUT_S)
+        get_session().head(endpoint, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except Exception as error:  # of the HTTP client, whichever the hub's package uses
         return str(error) or type(error).__name__
     return None

@@ -168,7 +168,7 @@ class Registry(Generic[T]):
         return entry
 
     def _warn_taken(self, names: str, who: object) -> None:
-        warn(f"{who} does not get the name {names}: mill itself has a {self.what} of that name")
+        warn(f"mill already has a {self.what} {names}: {who} is not used under that name")
 
     def _read_builtin(self) -> None:
         if self._builtin:

@@ -172,5 +172,5 @@ def test_a_package_does_not_get_a_name_of_mill(
     assert registry_module.models.is_builtin("clip")
     who = ("mill_test_package:BACKEND", "hf"), ("math:pi", "timm"), ("mill_test_package", "clip")
     assert caplog.messages == [
-        f"{module} does not get the name {name}: mill itself has a backend of that name" for module, name in who
+        f"mill already has a backend {name}: {module} is not used under that name" for module, name in who
     ]

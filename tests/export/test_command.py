@@ -70,7 +70,7 @@ def test_a_target_of_another_package(
     error = capsys.readouterr().err
     assert "the target mill-test-broken cannot be used: cannot import mill_test_missing" in error
     assert "lm-eval, mill-test-names, parquet, not for mlflow" in error
-    assert error.count("mill_test_names:EXPORTER does not get the name parquet: mill itself has a target of that name") == 1
+    assert error.count("mill already has a target parquet: mill_test_names:EXPORTER is not used under that name") == 1
     assert [*known_exporters()].count("mill-test-names") == 1
     assert main(["export", str(results), "--to", "parquet", "--out", str(tmp_path / "own")]) == 0
     assert (tmp_path / "own/samples.parquet").exists()

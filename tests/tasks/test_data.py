@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from datasets.exceptions import DatasetNotFoundError
 from huggingface_hub import constants
 
 from mill.api.errors import DataError
+from mill.compat import reachable_hub
 from mill.tasks.data import Dataset, find_local, load_split, read_rows, search_path
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": "zwölf"}]
@@ -330,3 +333,23 @@ def test_a_hub_that_cannot_be_reached_is_asked_once(root: Path, monkeypatch: pyt
     with pytest.raises(DataError, match=r"the hub cannot be reached \(ConnectionError: .*Connection refused\)"):
         load_split(Dataset("org-of-nobody/cats", "main"), ("test",))
     assert constants.HF_HUB_OFFLINE is False
+
+
+def test_threads_that_cannot_reach_the_hub_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one of them puts back that the packages are offline, and they stay so."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    asked, inside = threading.Barrier(2), threading.Barrier(2)
+    monkeypatch.setattr("mill.compat._hub_problem", lambda *_: asked.wait() * 0 or "no route")
+    met: list[bool] = []
+
+    def load() -> None:
+        with reachable_hub(), contextlib.suppress(threading.BrokenBarrierError):
+            inside.wait(0.1)  # for a second thread inside, which never comes
+            met.append(True)
+
+    threads = [threading.Thread(target=load) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not met and constants.HF_HUB_OFFLINE is False
