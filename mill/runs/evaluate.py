@@ -40,7 +40,7 @@ from mill.score.results import changed_data, stopped_text, write_results
 from mill.score.run_scores import Outcome, RunScores
 from mill.store.folder import MANIFEST, RunFolder
 from mill.store.record import Record
-from mill.store.samples import RunSample, from_state, prompt_requests, store_unnamed, write_samples
+from mill.store.samples import RunSample, prompt_requests, store_unnamed, write_samples
 from mill.store.schema import Decision
 from mill.store.session import BEAT_S, BUDGET_BEAT_S, SessionFile
 from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
@@ -331,8 +331,8 @@ class Run:
             raise RunError(f"{path} was removed or moved during the run: run the same command again")
 
     def _score(self) -> Outcome:
-        plan, tasks, sent = self.plan, self.tasks, self._ahead.prompts_of
-        records = {one.task.name: [from_state(state, sent(state)) for state in one.states] for one in tasks}
+        plan, tasks = self.plan, self.tasks
+        records = {one.task.name: list(map(self._ahead.answered, one.states)) for one in tasks}
         breakdown = self._judge(records)
         with phase(SCORING):
             scores = self.scores

@@ -139,7 +139,7 @@ def _answered(
 def _with_target(task: Task, sample: RunSample) -> RunSample:
     """With the target as the task spells it now, beside which an extracted answer is read."""
     target = hooks.attempt(lambda: task.target(sample.sample))
-    return sample if target is None else replace(sample, target=target)
+    return sample if target is None else sample.updated(target=target)
 
 
 def _with_responses(task: Task, sample: RunSample, record: Record, settings: RenderSettings) -> tuple[RunSample, bool]:
@@ -165,7 +165,7 @@ def _with_responses(task: Task, sample: RunSample, record: Record, settings: Ren
 
 def _looked_up(sample: RunSample, lookup: Callable[[str], Response | None]) -> RunSample:
     found = [[lookup(key) for key in keys] for keys in sample.keys]
-    return replace(sample, responses=[[answer for answer in repeat if answer is not None] for repeat in found])
+    return sample.updated(responses=[[answer for answer in repeat if answer is not None] for repeat in found])
 
 
 def _replayed(
@@ -174,7 +174,7 @@ def _replayed(
     """A dialog, replayed from its first round with the recorded responses: its later rounds depend on them."""
     state = SampleState.of(task, sample.sample, settings)
     replay(state, lookup)
-    return replace(from_state(state, [sample.sent]), judgements=sample.judgements)
+    return from_state(state, [sample.sent]).updated(judgements=sample.judgements)
 
 
 def _count(responses: Sequence[Sequence[Response]]) -> int:

@@ -12,7 +12,7 @@ from mill.api.request import Request
 from mill.execute.sample_state import SampleState
 from mill.plan.task_plan import TaskPlan
 from mill.store.folder import RunFolder
-from mill.store.samples import from_state, prompt_requests, score_sample, write_samples
+from mill.store.samples import RunSample, prompt_requests, score_sample, with_answers, without_answers, write_samples
 from mill.support.clocks import WRITING, phase
 from mill.support.processes import Background
 
@@ -23,6 +23,7 @@ class SamplesAhead:
     def __init__(self, folder: RunFolder, model: MillModel) -> None:
         self._folder, self._model = folder, model
         self._prompts: dict[tuple[str, str | int], list[str]] = {}
+        self._asked: dict[tuple[str, str | int], RunSample] = {}
         self._beside: Background[None] | None = None
         self.unwritten: Sequence[TaskPlan] = ()
         """The tasks whose samples no earlier session has written."""
@@ -36,7 +37,7 @@ class SamplesAhead:
         plans, self.unwritten = self.unwritten, ()
         with phase(WRITING):
             for plan in plans:
-                unanswered = (score_sample(plan.task, from_state(state)) for state in plan.states)
+                unanswered = (score_sample(plan.task, self._without_answers(state)) for state in plan.states)
                 # Without fsync: they are written again.
                 write_samples(self._folder, self._model.model_name, plan.task.name, unanswered, sync=False)
 
@@ -65,9 +66,17 @@ class SamplesAhead:
             self.finish_files()
         self._render(state for state in states if _name(state) not in self._prompts)
 
-    def prompts_of(self, state: SampleState) -> list[str]:
-        """Its `prompt_requests` after the model's chat template."""
-        return self._prompts.get(_name(state), [])
+    def answered(self, state: SampleState) -> RunSample:
+        """The sample with its answers and its `prompt_requests` after the model's chat template."""
+        return with_answers(self._without_answers(state), state, self._prompts.get(_name(state), []))
+
+    def _without_answers(self, state: SampleState) -> RunSample:
+        if state.rounds:
+            return without_answers(state)
+        name = _name(state)
+        if name not in self._asked:
+            self._asked[name] = without_answers(state)
+        return self._asked[name]
 
     def _render(self, states: Iterable[SampleState]) -> None:
         rendered = self._model.rendered_prompt if isinstance(self._model, RendersPrompts) else _as_it_is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class JudgeRunner:
                 for samples, index, repeats in pending:
                     if executor.stopped and any(one.unsent for one in repeats):
                         continue
-                    samples[index] = replace(samples[index], judgements=[one.texts() for one in repeats])
+                    samples[index] = samples[index].updated(judgements=[one.texts() for one in repeats])
         finally:
             record.close()
             executor.backend.close()

@@ -159,7 +159,7 @@ def _with_values(
             if value is not None:
                 found[metric.name(name)] = [value]
                 aggregations[metric.name(name)] = SHARE if name in binary else MEAN
-    return replace(one, values={**one.values, **found}, aggregations={**one.aggregations, **aggregations})
+    return one.updated(values={**one.values, **found}, aggregations={**one.aggregations, **aggregations})
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
 from mill.api.errors import MillError
@@ -44,8 +46,7 @@ from mill.support.terminal import describe, warn
 from mill.tasks import hooks
 
 
-@dataclass(frozen=True)
-class RunSample:
+class RunSample(Struct, frozen=True, dict=True):
     """`keys` and `responses` have a list for each repeat; a key names a response in the record.
 
     `prompt` is the same for every model; `sent` is what the model got, after its chat template.
@@ -57,24 +58,24 @@ class RunSample:
     continuations: list[str]
     keys: list[list[str]]
     responses: list[list[Response]]
-    judgements: list[list[str | None]] = field(default_factory=list)
+    judgements: list[list[str | None]] = []
     """For each repeat the text of each judgement; None where the judge failed. Empty where there was no judge."""
     sent: str = ""
     """Empty where it is not known, as before the run."""
-    prompts: list[str] = field(default_factory=list)
+    prompts: list[str] = []
     """Where a sample's texts are generated from different prompts: what the model got for each response."""
-    messages: list[list[dict[str, Any]]] = field(default_factory=list)
+    messages: list[list[dict[str, Any]]] = []
     """Of a dialog: for each repeat those of the last round, for people who read the sample."""
-    tools: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[dict[str, Any]] = []
     """Those of its first request."""
-    added_tools: list[dict[str, Any]] = field(default_factory=list)
+    added_tools: list[dict[str, Any]] = []
     """Of a dialog: those that came in a later round."""
-    media: list[dict[str, str]] = field(default_factory=list)
+    media: list[dict[str, str]] = []
     """The images, audio and videos of its prompt."""
     noted: frozenset[str] = frozenset()
     """Flags that are not seen in the responses."""
 
-    values: dict[str, list[Value]] = field(default_factory=dict)
+    values: dict[str, list[Value]] = {}
     """Metric -> its value of each repeat; empty before the sample is scored, and where it has no score."""
     error: str | None = None
     """Once it was scored: why it has no score."""
@@ -85,10 +86,13 @@ class RunSample:
     """Those of all repeats, where there are several."""
     choices: Sequence[str] = ()
     """The choices that were scored, where the task is multiple choice by log-probability."""
-    aggregations: Mapping[str, str] = field(default_factory=dict, repr=False)
+    aggregations: Mapping[str, str] = {}
     """Metric -> the registered metric that sums up its values."""
     details: Sequence[Mapping[str, Any]] = ()
     """For each repeat why it has these values, where the task knows more than them."""
+
+    def updated(self, **changes: Any) -> RunSample:
+        return replace(self, **changes)
 
     @property
     def unanswered(self) -> str | None:
@@ -155,6 +159,11 @@ def shown(value: Any) -> Any:
 
 def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
     """A sample that ran, or that is about to; `sent` are its `prompt_requests` as the model got them."""
+    return with_answers(without_answers(state), state, sent)
+
+
+def without_answers(state: SampleState) -> RunSample:
+    """What is asked. Only dialogs change while they are answered."""
     task, sample = state.task, state.sample
     if state.rounds:
         keys = [[request.key for request in rounds] for rounds in state.rounds]
@@ -163,7 +172,6 @@ def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
         clones = [request.clones() for request in state.requests]
         keys = [[clone.key for clone in repeat] for repeat in zip(*clones, strict=True)]
         continuations = [request.continuation for request in state.requests if request.continuation]
-    responses = [[] for _ in keys] if state.open_requests() else state.repeats()
     visible = prompt_requests(state)
     return RunSample(
         sample,
@@ -171,15 +179,18 @@ def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
         visible[-1].text,
         continuations,
         keys,
-        responses,
-        sent=sent[-1] if sent else "",
-        prompts=list(sent) if len(sent) > 1 else [],
+        [[] for _ in keys],
         messages=[_messages(rounds[-1]) for rounds in state.rounds],
         tools=[tool.to_dict() for tool in state.first_request.tools],
         added_tools=[tool.to_dict() for tool in visible[-1].tools if tool not in state.first_request.tools],
         media=media_entries(visible[-1].media),
         noted=frozenset([ROUNDS] if state.ended_at_limit() else []),
     )
+
+
+def with_answers(asked: RunSample, state: SampleState, sent: Sequence[str]) -> RunSample:
+    responses = asked.responses if state.open_requests() else state.repeats()
+    return asked.updated(responses=responses, sent=sent[-1] if sent else "", prompts=list(sent) if len(sent) > 1 else [])
 
 
 def prompt_requests(state: SampleState) -> list[Request]:
@@ -212,7 +223,7 @@ def score_sample(task: Task, one: RunSample) -> RunSample:
             raise
         except BaseException as failure:  # third-party scoring code: its failure is this sample's, not the run's
             error = f"scoring failed: {describe(failure)}"
-    return replace(one, error=error, **found)
+    return one.updated(error=error, **found)
 
 
 def _scores(task: Task, one: RunSample) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def test_samples_with_gaps_are_neither_random_nor_first_rows(tmp_path: Path) -> 
         with planned.open(quiet=True) as opened:
             opened.answer_all()
             scored = opened.scores.score_states(planned.states)
-        gap = replace(scored[3], responses=[[]], values={}, error=NOT_ANSWERED)
+        gap = scored[3].updated(responses=[[]], values={}, error=NOT_ANSWERED)
         results, _ = replace(opened.scores, stopped="the budget").results({"toy_exam_art": [*scored[:3], gap, *scored[4:]]})
         found = results["toy_exam_art"]
         assert (found.n, found.pending, found.sampled) == (99, 1, None)
