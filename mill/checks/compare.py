@@ -35,7 +35,7 @@ from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
 from mill.options.option import hints
-from mill.runs.manifest import shown_settings
+from mill.runs.files import shown_settings
 from mill.store.folder import RunFolder
 from mill.store.schema import Decision
 from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText

@@ -22,7 +22,7 @@ from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
 from mill.models.spec.parse import make_spec
-from mill.runs.manifest import shown_settings
+from mill.runs.files import shown_settings
 
 CONCURRENCY = (None, 1, 2, 3)  # requests in flight, in turn; None is the backend's default
 ALONE, BATCHED, ALL = "alone", "batched", "all runs"

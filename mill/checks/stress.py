@@ -29,7 +29,7 @@ from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.spec.open import resolve_spec, takes_argument
 from mill.models.spec.parse import make_spec
-from mill.runs.manifest import shown_settings
+from mill.runs.files import shown_settings
 
 MOST_REASONS = 3
 MAX_CONCURRENCY = 1024

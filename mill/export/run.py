@@ -18,7 +18,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.report.collect import score_rows
-from mill.runs.manifest import shown_command
+from mill.runs.files import shown_command
 from mill.store.folder import MANIFEST, RunFolder, find_runs
 from mill.store.sample_row import FAILED as FAILED_SAMPLE
 from mill.store.sample_row import PENDING, SampleRow, columns_of, read_rows, whole_row

@@ -31,10 +31,9 @@ from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.plan.sampling import SampleChoice, SampleGroup
 from mill.plan.task_plan import TaskPlan
-from mill.runs import manifest
+from mill.runs import files
 from mill.runs.adaptive import DecisionStages, PrecisionStages, Stages, answer_in_stages, make_orders
 from mill.runs.ranks import LockStepExecutor, Ranks, RankShare, check_same_plan
-from mill.runs.samples_ahead import SamplesAhead
 from mill.score.judging import JudgeRunner, judge_failures
 from mill.score.results import changed_data, stopped_text, write_results
 from mill.score.run_scores import Outcome, RunScores
@@ -181,7 +180,7 @@ class Run:
         self.session = self._make_session()
         self.meter = Meter(plan.config.limits, plan.prices, self.session, processes=ranks.size if ranks is not None else 1)
         self.answered: list[SampleState] = []
-        self._ahead = SamplesAhead(plan.folder, plan.model)
+        self._ahead = files.SamplesAhead(plan.folder, plan.model)
         self._entry: dict[str, Any] = {}
         self.decisions: list[Decision] = []
         self.precision: dict[str, str] = {}
@@ -268,7 +267,7 @@ class Run:
         if not plan.config.condition:  # the texts that a check scores are other ones each time
             for warning in changed_data(plan.folder, {one.task.name: one.data_hash for one in tasks}):
                 warn(warning)
-        covered = manifest.update_manifest(self.session, plan, tasks)
+        covered = files.update_manifest(self.session, plan, tasks)
         if not plan.config.samples.staged:  # else more samples come with every part, and the files at the end
             self._ahead.unwritten = [one for one in tasks if one.task.name not in covered]
         startup = plan.model.startup
@@ -310,7 +309,7 @@ class Run:
             if self.plan.config.samples.staged and ended not in FINISHED:
                 self._ahead.unwritten = self.tasks
             self._ahead.finish_files()
-            self._entry = manifest.write_session(
+            self._entry = files.write_session(
                 self.session,
                 tally=self.executor.tally,
                 ended=ended,
@@ -345,7 +344,7 @@ class Run:
                 write_samples(plan.folder, plan.model.model_name, name, scored[name])
             store_unnamed(plan.folder, (one for state in self.answered for one in prompt_requests(state)[-1].media))
             self._refuse_removed()
-            manifest.write_timing(self.session, self._entry, self._timing())
+            files.write_timing(self.session, self._entry, self._timing())
         return Outcome(
             plan.model.model_name,
             plan.folder,

@@ -15,7 +15,7 @@ from mill.models.spec.open import open_model, resolve_spec, split_chat_template,
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
 from mill.plan.sampling import groups_of
 from mill.plan.task_plan import plan_tasks, refuse_early, refuse_unused
-from mill.runs import manifest
+from mill.runs import files
 from mill.runs.adaptive import refuse_metric, with_positions
 from mill.runs.evaluate import Plan, RunConfig
 from mill.score.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
@@ -124,7 +124,7 @@ def plan_record(spec: Spec, model: MillModel, options: RunConfig, judging: Judge
     with phase(HASHING):
         identity = identity_of(model)
     settings, condition = options.settings, options.condition
-    shown = {**manifest.shown_settings(settings), **({"condition": condition} if condition else {})}
+    shown = {**files.shown_settings(settings), **({"condition": condition} if condition else {})}
     shown |= {"judge": judging.label} if judging is not None else {}
     folder = newest_generation(run_folder(options.output_dir, model.model_name, identity, shown), fresh=options.fresh)
     before = {name: value for name, value in identity.items() if name != "shared_prefixes"}

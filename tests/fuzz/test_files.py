@@ -151,7 +151,7 @@ def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> F
     monkeypatch.setattr(session, "_POLL_S", 0.0)
     for slow in ("os.fsync", "gc.collect"):
         monkeypatch.setattr(slow, lambda *_: None)
-    monkeypatch.setattr("mill.runs.manifest.versions", lambda: {"mill": "1"})
+    monkeypatch.setattr("mill.runs.files.versions", lambda: {"mill": "1"})
     out = root / "out"
     for model in "ab":
         code, output = call([*commands["eval"][:1], f"toy[path={model}]", *commands["eval"][2:]])

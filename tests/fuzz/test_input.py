@@ -39,7 +39,7 @@ def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setenv("TOY_N", "3")
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # these files need not survive a crash
     monkeypatch.setattr("gc.collect", lambda *_: 0)  # closing a model collects, which would take most of the time
-    monkeypatch.setattr("mill.runs.manifest.versions", dict)
+    monkeypatch.setattr("mill.runs.files.versions", dict)
     loaded = {name for name in HEAVY if name in sys.modules}
 
     def call(*argv: str) -> int:

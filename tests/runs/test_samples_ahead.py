@@ -97,7 +97,7 @@ def test_a_failure_to_write_them_is_an_error_of_the_run(
     def fails(*_: object, **__: object) -> None:
         raise ModelError("no space left")
 
-    monkeypatch.setattr("mill.runs.samples_ahead.write_samples", fails)
+    monkeypatch.setattr("mill.runs.files.write_samples", fails)
     assert runs("toy_choice") != 0
     assert "no space left" in capsys.readouterr().err
 
