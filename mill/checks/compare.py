@@ -22,10 +22,10 @@ from mill.checks.glossary import AGAINST, GROUPS, METRICS, counted
 from mill.checks.kinds import Chart, CheckKind, Given
 from mill.checks.measurements import (
     FORCED,
-    answer_measurements,
-    forced_measurements,
     forced_series,
     group_measurements,
+    measure_answers,
+    measure_forced,
 )
 from mill.checks.pairing import AnswerPair, Pairs, excerpt, excerpts_around, pair
 from mill.checks.result import Check, Variant
@@ -230,7 +230,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     variants = []
     for index, candidate in enumerate(free[1:], 1):
         gaps = read_gaps(forced[0], forced[index]) if 0 in forced and index in forced else None
-        variant = compared(candidate.subject.label, pair(baseline, candidate.answers), gaps, chat=bool(config.chat))
+        variant = compared(candidate.subject.label, pair(baseline, candidate.answers), gaps, chat=bool(config.run.chat))
         if forced_tokens and not _same_prompts(subjects[0], candidate.subject, config):
             variant.warnings.append("no KL: only one of the two models applied a chat template, so their prompts differ")
         else:
@@ -238,7 +238,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         variant.warnings += candidate.warnings()
         if decision is not None:
             add_decision(variant, decision)
-        elif config.samples is not None:
+        elif config.run.samples.sample is not None:
             _correct(variant, sum(task.total for task in plans[0].tasks))
         variants.append(_with_model(variant, candidate))
     warnings = [
@@ -297,21 +297,18 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
 def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
     """All measurements of a candidate's answers against the baseline's."""
     pairs = [AnswerPair(a, b) for a, b in found.pairs]
-    measured = answer_measurements(pairs)
     variant = Variant(label, groups=group_measurements(pairs), rows=[row_of(pair, gaps) for pair in pairs])
+    measure_answers(variant, pairs)
     if gaps is not None:
         texts = list(gaps.texts.values())
-        measured.estimates["unscored_rate"] = rate(gaps.failed + gaps.different_tokens, gaps.expected)
+        variant.metrics["unscored_rate"] = rate(gaps.failed + gaps.different_tokens, gaps.expected)
         if texts:
-            measured.add(forced_measurements(texts))
+            measure_forced(variant, texts)
             variant.series = forced_series(texts)
         _mark_unscored(variant, gaps)
     variant.unmeasured |= baseline_failures(pairs)
-    measured.estimates["unpaired_rate"] = rate(found.unpaired, found.unpaired + measured.counts["samples"])
-    variant.metrics, variant.p_values, variant.counts = measured.estimates, measured.p_values, measured.counts
-    variant.inconclusive = measured.inconclusive
-    variant.partial |= measured.partial
-    variant.warnings = [*_pairing_warnings(found), *answer_warnings(measured.counts, chat=chat)]
+    variant.metrics["unpaired_rate"] = rate(found.unpaired, found.unpaired + variant.counts["samples"])
+    variant.warnings = [*_pairing_warnings(found), *answer_warnings(variant.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant
 

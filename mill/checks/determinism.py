@@ -52,9 +52,6 @@ Examples:
         spec = make_spec(own.model, backend=own.backend or "", base_url=given.options.base_url or "")
         return determinism(open_subject(label_of(spec), spec, given.config), given.config, runs=own.runs)
 
-    def sentences(self, check: Check, variant: Variant) -> list[str]:
-        return []  # the verdict says it all
-
 
 def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:
     """Make `runs` passes over all prompts. Passes with one request in flight show the noise of the engine itself, the others

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -223,14 +224,11 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             return dict(self.gen_kwargs)
         return {**self.gen_kwargs, "max_gen_toks": self.max_tokens}
 
-    @property
-    def reasoning(self) -> dict[str, Any]:
-        """What `RenderSettings` takes about reasoning."""
-        return {
-            "reasoning_effort": self.reasoning_effort,
-            "chat_template_kwargs": self.chat_template_kwargs,
-            "reasoning_tags": None if self.reasoning_tags is None else tuple(self.reasoning_tags),
-        }
+    def render_settings(self, **others: Any) -> RenderSettings:
+        """The settings that have the name of an option; `others` are those that it does not decide alone."""
+        shared = {field.name for field in fields(RenderSettings)} & {*self.__struct_fields__} - {*others}
+        tags = None if self.reasoning_tags is None else tuple(self.reasoning_tags)
+        return RenderSettings(**{name: getattr(self, name) for name in shared} | {"reasoning_tags": tags} | others)
 
 
 class EvalOptions(RunOptions, kw_only=True, frozen=True):
@@ -429,22 +427,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
 
     @property
     def settings(self) -> RenderSettings:
-        return RenderSettings(
-            n_shots=self.n_shots,
-            seed=self.seed,
-            repeats=self.repeats,
-            gen_kwargs=self.decoding,
-            system_prompt=self.system_prompt,
-            apply_chat_template=bool(self.apply_chat_template),
-            fewshot_as_multiturn=self.fewshot_as_multiturn,
-            same_shots=self.same_shots,
-            cot=self.cot,
-            shuffle_choices=self.shuffle_choices,
-            permutations=self.permutations,
-            max_rounds=self.max_rounds,
-            max_tool_output=self.max_tool_output,
-            **self.reasoning,
-        )
+        return self.render_settings(gen_kwargs=self.decoding, apply_chat_template=bool(self.apply_chat_template))
 
     @property
     def run(self) -> RunConfig:
