@@ -21,7 +21,7 @@ from mill.api.errors import MillError, RunError, SpecError, UnknownName
 from mill.runs.evaluate import Plan
 from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
 from mill.store.schema import Manifest
-from mill.support.files import make_folder, refuse_links, unique_name, write_json
+from mill.support.files import make_folder, unique_name, write_json
 from mill.support.terminal import describe
 from mill.support.validate import convert, read_yaml
 
@@ -124,19 +124,6 @@ def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
         stored = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
         if stored != earlier:
             write_json(_file(output_dir, cell), asdict(stored), root=output_dir, indent=2)
-
-
-def forget_cells(output_dir: Path, models: Sequence[str], tasks: Sequence[str], shots: Sequence[int | None]) -> int:
-    """Remove cells by model, task and shots as they were scheduled; returns their number. No `shots` means all."""
-    matching = [
-        cell
-        for cell in read_cells(output_dir).values()
-        if cell.model in models and cell.task in tasks and (not shots or cell.n_shots in shots)
-    ]
-    refuse_links(output_dir / FOLDER / CELLS, output_dir)
-    for cell in matching:
-        _file(output_dir, cell).unlink(missing_ok=True)
-    return len(matching)
 
 
 def _file(output_dir: Path, cell: Cell) -> Path:

@@ -43,19 +43,15 @@ class OptionType(ParamType):
         return self.option.read_text(value, where)
 
 
-def option(
-    name: str, kind: type[msgspec.Struct] = EvalOptions, *, off: str = "", help: str = "", default: bool | None = None
-) -> Decorator:
-    """The click option of a defined option. Its value is None if it is not given: the Struct has the defaults.
-
-    `off` is the flag's opposite (`--no_chat`); `default` is for commands whose default differs.
-    """
+def option(name: str, kind: type[msgspec.Struct] = EvalOptions, *, help: str = "", default: bool | None = None) -> Decorator:
+    """The click option of a defined option. Its value is None if it is not given: the Struct has the defaults. `default` is
+    for commands whose default differs."""
     defined = options_of(kind)[name]
     if defined.hints.positional:
         return click.argument(name, required=False)
     names = [f"--{spelling}" for spelling in defined.names]
-    if off:
-        names[0] += f"/--{off}"
+    if defined.hints.off:
+        names[0] += f"/--{defined.hints.off}"
     arguments: dict[str, Any] = {"help": help or defined.help}
     if defined.is_flag:
         arguments |= {"is_flag": True, "default": default}

@@ -27,7 +27,6 @@ from mill.schedule import (
     Cluster,
     active_jobs,
     cell_of,
-    forget_cells,
     read_cells,
     read_cluster,
     remember_cells,
@@ -42,7 +41,7 @@ from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 DONE, ACTIVE, TO_DO = "done", "active", "to do"
 PASSED_ON = (
     "limit", "seed", "batch_size", "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template", "sandbox",
-    "sandbox_image",
+    "sandbox_image", "no_remote_code", "confirm_run_unsafe_code",
 )  # fmt: skip
 _COLUMNS = ("model", "task", "shots", "state", "missing")
 
@@ -52,7 +51,6 @@ Examples:
   mill schedule org/small,org/large mmlu,gsm8k --n_shots 0,5 --cluster cluster.yaml
   mill schedule org/small mmlu,gsm8k --n_shots 0,5 --dry_run
   mill schedule org/small gsm8k --local
-  mill schedule org/large mmlu --forget
   mill collect --check
 
 \b
@@ -73,9 +71,7 @@ A cluster file, all of it optional:
 @click.option("--cluster", type=FilePath(), default=None, help="YAML file with the limits of a job and of arrays.")
 @click.option("--local", is_flag=True, help="Run the jobs as processes of this machine, and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what is missing; submit nothing.")
-@click.option("--forget", is_flag=True, help="Remove them from the list of scheduled jobs; results and submitted jobs stay.")
-@options(PASSED_ON)
-@options(("task_paths", "no_remote_code", "confirm_run_unsafe_code"))
+@options((*PASSED_ON, "task_paths"))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -87,7 +83,6 @@ def command(
     cluster: str | None,
     local: bool,
     dry_run: bool,
-    forget: bool,
     **values: Any,
 ) -> int:
     """Run every combination of MODELS, TASKS and --n_shots that has no complete result yet, each as a job of SLURM.
@@ -96,13 +91,6 @@ def command(
     over is queued again and resumes.
     """
     folder = chosen_output_dir(ctx, output_dir).resolve()
-    if forget:
-        if dry_run or local:
-            raise SpecError("--forget starts nothing: leave out --dry_run and --local")
-        shots = [] if n_shots is None else _shots(n_shots)
-        count = forget_cells(folder, split_names(models), split_names(tasks), shots)
-        echo(f"{counted(count, 'job')} removed from the schedule")
-        return int(count == 0)
     if not local and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
     limits = read_cluster(cluster, local=local)
@@ -153,12 +141,13 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
 
 def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
     """The options of a cell's `mill eval`."""
-    texts = {"n_shots": n_shots, **{name: given.get(name) for name in PASSED_ON if name != "apply_chat_template"}}
-    texts |= {"seed": given.get("seed"), "gen_kwargs": format_pairs(given.get("gen_kwargs", {})) or None}
-    words = [word for name, value in texts.items() if value is not None for word in (f"--{name}", str(value))]
-    words += ["--apply_chat_template"] * bool(given.get("apply_chat_template"))
-    words += ["--no_remote_code"] * bool(given.get("no_remote_code"))
-    words += ["--confirm_run_unsafe_code"] * bool(given.get("confirm_run_unsafe_code"))
+    passed = {name: given[name] for name in PASSED_ON if name in given}
+    words = [] if n_shots is None else ["--n_shots", str(n_shots)]
+    for name, value in passed.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False:
+            words += [f"--{name}", format_pairs(value) if isinstance(value, dict) else str(value)]
     return words + [word for path in paths for word in ("--task_paths", path)]
 
 

@@ -142,11 +142,6 @@ def test_mill_alone_shows_its_help(mill: Mill) -> None:
     assert out == mill("--help")[1]
 
 
-def test_the_schema_of_run_files_is_json(mill: Mill) -> None:
-    code, out, _ = mill("schema", "run")
-    assert code == 0 and "limit" in json.loads(out)["properties"]
-
-
 SPELLINGS = {
     "--apply_chat_template --max_tokens 7 --fewshot_as_multiturn": True,
     "--use-chat-template --max-new-tokens 7 --no_fewshot_as_multiturn": False,
@@ -317,6 +312,11 @@ BAD = {
     "removed option": (
         ["eval", "toy", "toy_gen", "--sample", "5", "--reuse", "other"],
         "--reuse was removed, because its estimates could be wrong: use --sample N or --precision P alone",
+    ),
+    "removed command": (["schema", "run"], "mill schema was removed: `mill eval --help` lists the options of a run file"),
+    "removed option of schedule": (
+        ["schedule", "toy", "toy_gen", "--forget"],
+        "--forget was removed: to forget a job, delete",
     ),
     "renamed option": (["eval", "toy", "toy_gen", "--engine", "ray"], "--engine is called executor now"),
     "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend or config 'vlm'; did you mean vllm"),

@@ -365,16 +365,6 @@ def test_one_damaged_run_does_not_hide_what_is_missing_in_others(
     assert code == 1 and "toy_gen: no result" in out and "unexpected" not in err
 
 
-def test_forgetting_removes_cells_and_nothing_else(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
-    mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5")
-    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 job removed from the schedule\n")
-    assert "7 results are missing" in check()[1]
-    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 jobs removed from the schedule\n")
-    assert "3 results are missing" in check()[1]
-    assert mill("toy[path=c]", "toy_gen", "--forget")[0] == 1
-    assert len(submitted) == 1
-
-
 @pytest.mark.parametrize(("squeue", "why"), [("echo no controller >&2; exit 1", "no controller"), (None, "squeue")])
 def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     mill: Mill, check: Mill, submitted: list[list[str]], monkeypatch: pytest.MonkeyPatch, squeue: str | None, why: str
@@ -392,11 +382,3 @@ def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     assert code != 0 and why in err and len(submitted) == 1
     code, out, err = check()
     assert code == 1 and "unknown" in out and why in err
-
-
-def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
-    mill("toy[path=a]")
-    for option in ("--dry_run", "--local"):
-        code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
-        assert code == 2 and "--forget" in err
-    assert "1 results are missing" in check()[1]

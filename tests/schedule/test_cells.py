@@ -14,7 +14,7 @@ import pytest
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 from mill.runs.evaluate import Plan
-from mill.schedule import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
+from mill.schedule import Cell, Expected, cell_of, read_cells, remember_cells, unscheduled
 from mill.tasks.load import load_files, select
 from tests.plans import prepare
 
@@ -99,7 +99,8 @@ def test_runs_outside_the_schedule_are_checked_too(tmp_path: Path, monkeypatch: 
     assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     remember_cells(tmp_path, [cell])
     assert unscheduled(tmp_path) == [], "it was scheduled: the cell shows what is missing"
-    forget_cells(tmp_path, [cell.model], [cell.task], [])
+    (tmp_path / "schedule/cells" / f"{cell.key}.json").unlink()
+    assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     run.execute(quiet=True)
     assert unscheduled(tmp_path) == []
 

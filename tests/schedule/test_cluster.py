@@ -84,9 +84,6 @@ def test_an_unknown_entry_is_refused_with_the_nearest_known_one(tmp_path: Path) 
         read_cluster(written(tmp_path, "7: 3\n"))
 
 
-ALIASES = ", ".join(f"&a{level + 1} [{', '.join([f'*a{level}'] * 9)}]" for level in range(11))
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -97,9 +94,8 @@ ALIASES = ", ".join(f"&a{level + 1} [{', '.join([f'*a{level}'] * 9)}]" for level
         ("[]", "is not a mapping"),
         ("minutes: 5\nminutes: 50\n", "'minutes' is given twice"),
         ("extra: {nice: 1, nice: 2}", "'nice' is given twice"),
-        ("setup: &a [*a]", "a value contains itself"),
-        (f"setup: [&a0 [x], {ALIASES}]", "aliases expand to more than"),
-        ("extra: " + "[" * 5000, "nested too deep"),
+        ("setup: &a [*a]", "has an alias"),
+        ("extra: " + "[" * 5000 + "]" * 5000, "nested too deep"),
     ],
 )
 def test_what_is_no_mapping_in_yaml_is_refused_in_one_line(
