@@ -299,6 +299,7 @@ def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat:
     pairs = [AnswerPair(a, b) for a, b in found.pairs]
     variant = Variant(label, groups=group_measurements(pairs), rows=[row_of(pair, gaps) for pair in pairs])
     measure_answers(variant, pairs)
+    variant.warnings = [*_pairing_warnings(found), *answer_warnings(variant.counts, chat=chat)]
     if gaps is not None:
         texts = list(gaps.texts.values())
         variant.metrics["unscored_rate"] = rate(gaps.failed + gaps.different_tokens, gaps.expected)
@@ -308,7 +309,6 @@ def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat:
         _mark_unscored(variant, gaps)
     variant.unmeasured |= baseline_failures(pairs)
     variant.metrics["unpaired_rate"] = rate(found.unpaired, found.unpaired + variant.counts["samples"])
-    variant.warnings = [*_pairing_warnings(found), *answer_warnings(variant.counts, chat=chat)]
     variant.verdict = verdict(variant)
     return variant
 
@@ -321,13 +321,15 @@ def baseline_failures(pairs: Sequence[AnswerPair]) -> dict[str, str]:
 
 def _mark_unscored(variant: Variant, gaps: ForcedGaps) -> None:
     """Texts that an engine failed to score break rules; texts that the engines tokenize differently are only left out."""
-    for name in FORCED:
-        if gaps.failed:
-            variant.unmeasured[name] = f"{gaps.failed} of {gaps.expected} texts could not be scored by both: {gaps.error}"
-        elif gaps.different_tokens:
-            variant.partial[name] = (
-                f"{gaps.different_tokens} of {gaps.expected} texts are tokenized differently by the two engines"
-            )
+    differ = f"{gaps.different_tokens} of {gaps.expected} texts are tokenized differently by the two engines"
+    unscored = f"{gaps.failed} of {gaps.expected} texts could not be scored by both: {gaps.error}"
+    if gaps.different_tokens:
+        variant.warnings.append(f"{differ} and have no KL")
+    if gaps.failed:
+        variant.warnings.append(f"no KL: {unscored}")
+        variant.unmeasured |= dict.fromkeys(FORCED, unscored)
+    elif gaps.different_tokens:
+        variant.partial |= dict.fromkeys(FORCED, differ)
 
 
 def _pairing_warnings(found: Pairs[Answer]) -> list[str]:
@@ -376,12 +378,6 @@ def _forced_warnings(
             return [f"no KL: no log-probabilities of a given text from {' and '.join(without)}"]
         return ["no KL: the baseline has no answer to score"] if not texts else []
     warnings = []
-    if gaps.different_tokens:
-        warnings.append(
-            f"{gaps.different_tokens} of {len(texts)} texts are tokenized differently by the two engines and have no KL"
-        )
-    if gaps.failed:
-        warnings.append(f"{gaps.failed} of {len(texts)} texts could not be scored by both and have no KL: {gaps.error}")
     if any(text.plain for text in texts):
         warnings.append(
             "KL is measured on prompts as plain text, without the chat template: an engine cannot score chat messages"

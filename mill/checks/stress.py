@@ -23,7 +23,7 @@ from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import measure_answers
 from mill.checks.pairing import AnswerPair, pair
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import CheckConfig, Condition, Pass, Subject, label_of, make_passes, open_subject, with_template
+from mill.checks.subjects import CheckConfig, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import load_verdict
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
@@ -114,13 +114,13 @@ def stress(
     warnings: list[str] = []
     crash: tuple[int, ServerGone] | None = None
     for number, level in _turns(levels, repetitions):
-        conditions = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
+        name = f"load {level}, {number + 1} of {repetitions}"
         try:
             pass_config = config
             if distinct_prompts:  # that no cache contains: a random line before each
                 system = f"[{secrets.token_hex(4)}]\n{config.settings.system_prompt or ''}".strip()
                 pass_config = config.with_settings(system_prompt=system)
-            passes, warnings = make_passes(subject, pass_config, conditions, resume=False, keep_model=True)
+            passes, warnings = make_passes(subject, pass_config, {name: level}, resume=False, keep_model=True)
         except ServerGone as error:  # a result of the load test, not an error of the command
             if not by_level[levels[0]]:
                 raise
@@ -169,7 +169,7 @@ def _warm_up(subject: Subject, config: CheckConfig, level: int) -> None:
     """Send every prompt once, for one token: the engine is loaded, and all levels start with the same caches. At the lowest
     level, so that a server which crashes under load crashes at a level that is measured."""
     short = config.with_settings(gen_kwargs={**config.settings.gen_kwargs, "max_gen_toks": 1})
-    make_passes(subject, replace(short, quiet=True), [Condition("warm-up", level)], resume=False, keep_model=True)
+    make_passes(subject, replace(short, quiet=True), {"warm-up": level}, resume=False, keep_model=True)
 
 
 def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: bool, compared: bool) -> Variant:

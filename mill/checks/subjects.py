@@ -219,14 +219,6 @@ def _differing_arguments(spec: Spec, others: Sequence[Spec]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A pass to make, with `concurrency` requests in flight; None leaves the number to the backend."""
-
-    name: str
-    concurrency: int | None
-
-
-@dataclass(frozen=True)
 class Pass:
     """A pass that was made. `sessions` are those of the run's manifest, with its times."""
 
@@ -241,40 +233,34 @@ class Pass:
 
 
 def make_passes(
-    subject: Subject, config: CheckConfig, conditions: Sequence[Condition], *, resume: bool, keep_model: bool = False
+    subject: Subject, config: CheckConfig, levels: Mapping[str, int | None], *, resume: bool, keep_model: bool = False
 ) -> tuple[list[Pass], list[str]]:
-    """Execute a run for each condition, one after another on one loaded model; returns the passes and their warnings.
+    """Execute a run for each name, one after another on one loaded model, with so many requests in flight (None leaves the
+    number to the backend); returns the passes and their warnings.
 
     A check that finished measures again. One that was interrupted resumes, if `resume` allows passes of different times.
     `keep_model` leaves the model loaded for later passes.
     """
-    conditions, warnings = _supported(subject, conditions)
-    resumed = (
-        resume and not config.run.fresh and _unfinished([_plan(subject, config, condition) for condition in conditions])
-    )
+    warnings, model = list[str](), subject.model
+    if not isinstance(model, Concurrent):
+        warnings.append(f"{subject.spec.backend} does not support a fixed number of requests in flight")
+        levels = dict.fromkeys(levels)
+
+    def plan(name: str, *, fresh: bool) -> Plan:
+        return subject.plan_check_run(config, f"{name} x{levels[name] or 'auto'}", fresh=fresh)
+
+    resumed = resume and not config.run.fresh and _unfinished([plan(name, fresh=False) for name in levels])
     if resumed:
         warnings.append("resumes an interrupted check: some passes were made earlier")
     passes = []
-    for number, condition in enumerate(conditions, 1):
-        plan = _plan(subject, config, condition, fresh=not resumed)
-        if isinstance(subject.model, Concurrent):
-            subject.model.set_concurrency(condition.concurrency)
-        completed = execute(subject, plan, config, keep_model=keep_model or number < len(conditions))
-        sessions = plan.folder.manifest()["sessions"]
-        passes.append(Pass(condition.name, condition.concurrency, completed.answers, str(plan.folder.path), sessions))
-    return passes, warnings + subject.model.warnings()
-
-
-def _supported(subject: Subject, conditions: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
-    """Without a concurrency where the backend does not let it be set."""
-    if isinstance(subject.model, Concurrent):
-        return list(conditions), []
-    warning = f"{subject.spec.backend} does not support a fixed number of requests in flight"
-    return [Condition(condition.name, None) for condition in conditions], [warning]
-
-
-def _plan(subject: Subject, config: CheckConfig, condition: Condition, *, fresh: bool = False) -> Plan:
-    return subject.plan_check_run(config, f"{condition.name} x{condition.concurrency or 'auto'}", fresh=fresh)
+    for number, (name, concurrency) in enumerate(levels.items(), 1):
+        planned = plan(name, fresh=not resumed)
+        if isinstance(model, Concurrent):
+            model.set_concurrency(concurrency)
+        completed = execute(subject, planned, config, keep_model=keep_model or number < len(levels))
+        sessions = planned.folder.manifest()["sessions"]
+        passes.append(Pass(name, concurrency, completed.answers, str(planned.folder.path), sessions))
+    return passes, warnings + model.warnings()
 
 
 def _unfinished(plans: Sequence[Plan]) -> bool:

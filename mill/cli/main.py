@@ -41,7 +41,7 @@ COMMANDS = {
     "export": ("mill.cli.export", "Results in trackers (MLflow, wandb, trackio) and in the formats of other tools."),
     "show": ("mill.cli.show", "One sample of a run, with its reasoning and tool calls."),
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
-    "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),
+    "new": ("mill.cli.new", "Write a starting file for a task or a backend, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
     "collect": ("mill.cli.scores:collect_command", "All scores of an output folder in one table."),
     "diff-scores": ("mill.cli.scores:diff_scores_command", "The scores of two runs or output folders, row by row."),

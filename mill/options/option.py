@@ -30,7 +30,10 @@ REMOVED = {
         "reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone",
         "engine": "is called executor now",
     },
-    "schedule": {"forget": "was removed: to forget a job, delete its file in schedule/cells of the output folder"},
+    "schedule": {
+        "forget": "was removed: to forget a job, delete its file in schedule/cells of the output folder",
+        "local": "was removed: mill eval MODELS TASKS --n_shots N runs models one after another on this machine",
+    },
 }
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from mill.api.errors import SpecError
 
-# Patterns without regard to case. `re` compiles and keeps each when it is used: all of them would take a tenth of the time of
+# Patterns without regard to case. `re` compiles and keeps each when it is used: all of them take a tenth of the time of
 # `mill --help`.
 _TOKENS = (
     "api|auth|access|hf|bearer|ad|session|security|refresh|id"  # those of a tokenizer, such as eos_token, are no secrets

@@ -309,6 +309,8 @@ def test_ls_shows_tasks_models_and_runs(mill: Mill) -> None:
 BAD = {
     "unknown command": (["evil"], "unknown command 'evil'; did you mean eval?"),
     "unknown option": (["eval", "toy", "toy_gen", "--limti", "3"], "unknown option --limti; did you mean --limit"),
+    "removed template": (["new", "metric", "mine"], "mill new metric was removed: CONTRIBUTING.md"),
+    "a tolerance that is no number": (["conform", "x", "--tolerance", "nan"], "--tolerance: nan is not a number"),
     "removed option": (
         ["eval", "toy", "toy_gen", "--sample", "5", "--reuse", "other"],
         "--reuse was removed, because its estimates could be wrong: use --sample N or --precision P alone",
@@ -318,6 +320,7 @@ BAD = {
         ["schedule", "toy", "toy_gen", "--forget"],
         "--forget was removed: to forget a job, delete",
     ),
+    "another of schedule": (["schedule", "toy", "toy_gen", "--local"], "--local was removed: mill eval MODELS TASKS"),
     "renamed option": (["eval", "toy", "toy_gen", "--engine", "ray"], "--engine is called executor now"),
     "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend or config 'vlm'; did you mean vllm"),
     "unknown task": (
@@ -447,7 +450,7 @@ BAD = {
         ["eval", "hf[path=org/name,batch_size=abc]", "toy_gen", "--task_paths", TOY],
         "hf[batch_size=abc]: give a count or auto",
     ),
-    "a wrong argument": (["ls", "model"], "unknown argument of mill ls 'model'; did you mean models?"),
+    "a wrong argument": (["ls", "model"], "'model' is not one of 'models', 'tasks', 'runs'"),
     "a folder as argument": (["collect", "out"], "out is one argument too many; write --output_dir out"),
     "an argument too many": (["collect", "elsewhere"], "elsewhere is one argument too many"),
     "a removed format": (["collect", "--format", "latex"], "to_latex()"),

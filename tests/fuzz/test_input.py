@@ -200,7 +200,7 @@ def test_other_commands(check: Check) -> None:
         lambda: ["score", odd(chance)],
         lambda: ["conform", spec(chance), "--tolerance", odd(chance)],
         lambda: ["conform", "toy[path=a]", "--task_paths", TOY, "--tolerance", odd(chance), "--wait", odd(chance)],
-        lambda: ["schedule", spec(chance), "toy_gen", "--task_paths", TOY, "--local", "--dry_run", "--n_shots", odd(chance)],
+        lambda: ["schedule", spec(chance), "toy_gen", "--task_paths", TOY, "--dry_run", "--n_shots", odd(chance)],
         lambda: ["diff", "--model", odd(chance), "--backends", f"{spec(chance)},{spec(chance)}", "--task_paths", TOY],
         lambda: [odd(chance), odd(chance)],
         lambda: [f"--{odd(chance)}", "eval"],

@@ -53,11 +53,6 @@ def test_a_file_with_everything_in_it(tmp_path: Path) -> None:
     }
 
 
-def test_on_this_machine_one_cell_runs_at_a_time_without_a_cluster_file(tmp_path: Path) -> None:
-    assert read_cluster(None, local=True).at_once == 1
-    assert read_cluster(written(tmp_path, {"at_once": 3}), local=True).at_once == 3
-
-
 def test_a_short_job_gets_its_signal_early_but_not_at_once() -> None:
     assert Cluster(minutes=1).parameters("mill")["slurm_signal_delay_s"] == 15
     assert Cluster(minutes=240).parameters("mill")["slurm_signal_delay_s"] == 90

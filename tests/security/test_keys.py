@@ -152,7 +152,7 @@ def test_a_login_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: F
     output = [
         mill("eval", spec, "toy_gen", *options),
         mill("compare", spec, "toy[path=a]", "--tasks", "toy_gen", *options),
-        mill("schedule", spec, "toy_gen", "--local", "--dry_run", "--task_paths", TOY, "--output_dir", "out"),
+        mill("schedule", spec, "toy_gen", "--dry_run", "--task_paths", TOY, "--output_dir", "out"),
         mill("eval", spec.replace("[", "/nowhere["), "toy_gen", *options),
     ]
     assert echo.headers[-1]["Authorization"].startswith("Basic ")
