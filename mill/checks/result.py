@@ -4,7 +4,6 @@ in it that does not fit is refused with the name of the field."""
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mill.api.errors import RunError
-from mill.checks.glossary import METRICS
 from mill.metrics.estimate import Estimate
 from mill.store.folder import short_hash
 from mill.store.schema import Decision
@@ -117,7 +115,6 @@ class SeriesData(Struct, frozen=True):
 
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
-ROUNDING = 1e-6
 
 
 @dataclass
@@ -205,11 +202,6 @@ def read_check(path: Path) -> Check:
     check: Check = convert(_with_floats(data), Check, file, RunError)
     for number, variant in enumerate(check.variants):
         where = f"{file}: variants[{number}]"
-        for name, estimate in variant.metrics.items():
-            _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
-        for name, p in variant.p_values.items():
-            if p < 0 or p > 1:
-                raise RunError(f"{where}.p_values.{name} is not valid: {p:g} is not between 0 and 1")
         convert(variant.groups, list[Group], f"{where}.groups", RunError)
         convert(variant.series, SeriesData, f"{where}.series", RunError)
         for index, row in enumerate(variant.rows):
@@ -234,20 +226,6 @@ def _with_floats(data: Any) -> Any:
     if not isinstance(data, dict) or not isinstance(data.get("variants"), list):
         return data
     return {**data, "variants": [variant(entry) for entry in data["variants"]]}
-
-
-def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
-    """A value outside of its range, of no samples, or outside of its own interval was not measured by mill."""
-    value, low, high = estimate.value, estimate.low, estimate.high
-    if math.isnan(value):
-        return
-    info = METRICS.get(name)
-    if not estimate.n:
-        raise RunError(f"{where} is not valid: a value of 0 samples")
-    if info is not None and not info.low - ROUNDING <= value <= info.high + ROUNDING:
-        raise RunError(f"{where} is not valid: {value:g} is not between {info.low:g} and {info.high:g}")
-    if low is not None and high is not None and math.isfinite(value) and not low - ROUNDING <= value <= high + ROUNDING:
-        raise RunError(f"{where} is not valid: {value:g} is not inside its interval {low:g} to {high:g}")
 
 
 def find_checks(path: Path) -> list[Path]:

@@ -130,19 +130,14 @@ def test_empty_is_a_response_without_content(response: Response, empty: bool) ->
 
 REFUSED = {
     "a stop string that is a number": ({"until": 5}, "until=5 must be a text or a list of texts"),
-    "a stop string that is a mapping": ({"until": {"a": 1}}, "must be a text or a list of texts"),
     "stop strings that are no texts": ({"until": ["a", 5]}, "must be a text or a list of texts"),
     "an empty stop string": ({"until": ["a", ""]}, "has an empty string"),
     "half a token": ({"max_gen_toks": 1.5}, "max_gen_toks=1.5 is not a whole number"),
-    "half a candidate": ({"temperature": 1, "top_k": 1.5}, "top_k=1.5 is not a whole number"),
     "a seed that is a word": ({"seed": "abc"}, "seed=abc is not a number"),
-    "a seed that is no whole number": ({"seed": 0.5}, "seed=0.5 is not a whole number"),
     "a truth value for a number": ({"temperature": True}, "temperature=True is not a number"),
     "a number for a truth value": ({"do_sample": 2}, "do_sample=2 is not true or false"),
     "not a number": ({"temperature": float("nan")}, "temperature=nan is not a number"),
-    "infinity": ({"top_p": float("inf")}, "top_p=inf is not a number"),
     "no penalty at all": ({"repetition_penalty": 0}, "repetition_penalty=0 is not between"),
-    "an empty text for a number": ({"temperature": ""}, "temperature= is not a number"),
     "more tokens than any answer has": ({"max_gen_toks": 10**400}, "is not between 1 and 1e+09"),
 }
 
