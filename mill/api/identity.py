@@ -239,8 +239,8 @@ def _user_bases(cls: type) -> list[type]:
 
 
 def _source_of(cls: type) -> str | Unidentified:
-    """A digest of the text in which a class and its bases are defined; empty for a class of mill. One that uses variables of a
-    function around it is not known by its text, unless that is a file which mill imported as a whole."""
+    """A digest of the text in which a class and its bases are defined; empty for a class of mill. One that uses variables of
+    a function around it is not known by its text, unless that is a file which mill imported as a whole."""
     digests = [
         vars(base)["_source"] if "_source" in vars(base) else read_source(base, late=True) for base in _user_bases(cls)
     ]
