@@ -35,7 +35,6 @@ from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
 from mill.options.option import hints
-from mill.runs.manifest import shown_settings
 from mill.store.folder import RunFolder
 from mill.store.schema import Decision
 from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText
@@ -247,7 +246,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         for warning in [*one.task_warnings, *one.sampled_part(), *_ignored_metrics(one.task, free[0])]
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
-    settings = {**shown_settings(config.settings), **config.sampling, "forced_tokens": forced_tokens}
+    settings = {**config.shown, "forced_tokens": forced_tokens}
     check = Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
     check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
     check.baseline_run = str(plans[0].folder.path)

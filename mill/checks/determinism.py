@@ -21,7 +21,6 @@ from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
 from mill.models.spec.parse import make_spec
-from mill.runs.manifest import shown_settings
 
 CONCURRENCY = (None, 1, 2, 3)  # requests in flight, in turn; None is the backend's default
 ALONE, BATCHED, ALL = "alone", "batched", "all runs"
@@ -69,7 +68,7 @@ def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
         variant.run = passes[0].run
-    settings = {**shown_settings(config.settings), **config.sampling, "runs": runs}
+    settings = {**config.shown, "runs": runs}
     return Check("determinism", config.tasks, variants, "", settings, warnings)
 
 

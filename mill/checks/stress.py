@@ -29,7 +29,6 @@ from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.spec.open import resolve_spec, takes_argument
 from mill.models.spec.parse import make_spec
-from mill.runs.manifest import shown_settings
 
 MOST_REASONS = 3
 MAX_CONCURRENCY = 1024
@@ -141,7 +140,7 @@ def stress(
         variant.verdict = load_verdict(variant, variants[0])
     if crash is not None:
         _report_crash(variants, *crash)
-    settings = {**shown_settings(config.settings), **config.sampling, "concurrency": list(levels)}
+    settings = {**config.shown, "concurrency": list(levels)}
     settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
     return Check("stress", config.tasks, variants, variants[0].label, settings, warnings)
 

@@ -21,6 +21,7 @@ from mill.options.definitions import CheckOptions
 from mill.plan.sampling import Claim, SampleChoice, read_claim
 from mill.plan.task_plan import TaskPlan
 from mill.runs.evaluate import Plan, RunConfig
+from mill.runs.manifest import shown_settings
 from mill.runs.plan import open_for_run, plan_run
 from mill.score.run_scores import Outcome
 from mill.support.secrets import is_secret, redact_addresses
@@ -52,11 +53,12 @@ class CheckConfig:
         return self.run.samples.decide
 
     @property
-    def sampling(self) -> dict[str, Any]:
-        """Which samples, for the settings of a check."""
+    def shown(self) -> dict[str, Any]:
+        """The settings of a check, with which samples it takes."""
         chosen = self.run.samples
         claim = {"decide": chosen.decide.text, "alpha": chosen.decide.alpha} if chosen.decide is not None else {}
-        return {"limit": chosen.limit, **({"sample": chosen.sample} if chosen.sample is not None else {}), **claim}
+        sample = {"sample": chosen.sample} if chosen.sample is not None else {}
+        return {**shown_settings(self.settings), "limit": chosen.limit, **sample, **claim}
 
     @property
     def tasks(self) -> list[str]:

@@ -79,6 +79,7 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
 
 
 def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
+    """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
     from mill.report.checks import print_check
     from mill.report.sections import summary_markdown
 
@@ -92,13 +93,8 @@ def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
     for file in written:
         echo(f"written: {file}")
     add_summary(summary_markdown(check, judge(check, rules)))
-    return end(check, rules, strict=options.strict)
-
-
-def end(check: Check, rules: Sequence[Rule], *, strict: bool) -> int:
-    """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
     if rules:
-        echo(conclude([(check, judge(check, rules))], strict=strict))
+        echo(conclude([(check, judge(check, rules))], strict=options.strict))
     return int(any(variant.counts.get("failed") for variant in check.variants))
 
 

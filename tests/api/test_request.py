@@ -17,8 +17,6 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generati
 from mill.api.response import Response, Token
 from mill.api.tools import MALFORMED, ToolCall, ToolResult
 
-DIALOG = (Message("system", "Be brief."), Message("user", "2+2?"))
-
 
 def test_content_hash_is_blake2b_of_the_sorted_json() -> None:
     request = Request(GENERATE, "é=", options={"until": ("\n",), "max_gen_toks": 8})
@@ -41,19 +39,6 @@ def test_content_hash_is_blake2b_of_the_sorted_json() -> None:
 )
 def test_every_part_of_the_request_changes_the_hash(other: Request) -> None:
     assert other.content_hash != Request(LOGLIKELIHOOD, "a", "b").content_hash
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        (Message("user", "2+2?"), Message("system", "Be brief.")),
-        (Message("user", "Be brief."), Message("user", "2+2?")),
-        (Message("system", "Be brief."),),
-    ],
-    ids=["order", "role", "length"],
-)
-def test_another_dialog_has_another_hash(other: tuple[Message, ...]) -> None:
-    assert Request(GENERATE, other).content_hash != Request(GENERATE, DIALOG).content_hash
 
 
 def test_an_option_that_json_cannot_encode_is_refused() -> None:

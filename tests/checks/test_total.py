@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -188,17 +187,6 @@ def test_metrics_of_any_repeated_answers_are_valid(rows: list[list[Answer]]) -> 
     assert variant.verdict and check_page(check)
 
 
-@MANY
-@given(st.lists(st.lists(LOGPROBS, min_size=2, max_size=2), min_size=2, max_size=4), st.permutations([0, 1]))
-def test_noise_does_not_depend_on_the_order_of_choices(scores: list[list[float]], order: list[int]) -> None:
-    def noise(columns: list[int]) -> Estimate:
-        ordered = [tuple(row[n] for n in columns) for row in scores]
-        passes = [Pass(f"{n}", None, [some(form=CHOICE, scores=one)], "run", []) for n, one in enumerate(ordered)]
-        return repeated("all", passes).metrics["logprob_noise_max"]
-
-    assert noise([0, 1]) == noise(order)
-
-
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_metric_that_was_not_measured_breaks_every_rule(name: str, value: float | None) -> None:
@@ -231,7 +219,3 @@ def test_a_kept_requirement_is_shown_by_the_whole_interval(
         (tested,) = judge(check, parse_rules(f"{name}>0.5@p<0.05"))
         if tested.status == KEPT:
             assert value + reach <= 0.5 and p is not None and not math.isnan(p)
-
-
-def some(**more: Any) -> Answer:
-    return Answer("t", "1", "c", "p", None, "x", metric="acc", **more)

@@ -232,13 +232,9 @@ def test_the_scheduler_never_writes_through_a_link(mill: Mill, tmp_path: Path, i
 
 NASTY = {
     "upwards": "../../up",
-    "further upwards": "a/../../../../up",
     "absolute": "{tmp}/absolute",
     "a NUL": "a\0b",
     "a dot": ".",
-    "two dots": "..",
-    "nothing readable": "\u202e\U0001f600",
-    "backslashes": "..\\..\\up",
     "a newline": "a\nb",
     "hidden": ".ssh/authorized_keys",
     "long": "n" * 300,
