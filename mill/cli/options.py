@@ -16,9 +16,11 @@ from mill.report.tables import LATEX, MARKDOWN, PRINTED
 from mill.support.files import check_path
 
 if TYPE_CHECKING:
-    ParamType, Choice = click.ParamType[Any], click.Choice[str]
-else:
-    ParamType, Choice = click.ParamType, click.Choice  # not generic in older versions of click
+    ParamType = click.ParamType[Any]
+    Choice = click.Choice[str]
+else:  # not generic in older versions of click
+    ParamType = click.ParamType
+    Choice = click.Choice
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

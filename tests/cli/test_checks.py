@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,29 +22,18 @@ from mill.api.registry import import_file
 from mill.checks.forced import top_logprobs_of
 from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
+from tests.cli.conftest import Mill
 from tests.servers import FaultServer, cut, status
 from tests.waiting import DEADLINE_S
 
 TOY = str(Path(__file__).parents[1] / "toy.py")
 NOISE = {"n1": 0.001, "n2": 0.01, "n3": 0.1}
 LIMITS = ("--limit", "4", "--max-tokens", "8", "--quiet")
-Mill = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
-    """Run a command line in an empty folder; returns (exit code, standard output, standard error)."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def eight_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_N", "8")
-
-    def call(*argv: str) -> tuple[int, str, str]:
-        code = run(list(argv))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def toys(mill: Mill, *argv: str, tasks: str = "toy_gen") -> tuple[int, str, str]:

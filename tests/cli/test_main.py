@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -16,27 +15,11 @@ from typing import Any
 import pytest
 
 from mill.api.registry import checks, commands, import_file
-from mill.cli.main import run
 from tests import forking
+from tests.cli.conftest import Mill
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = str(ROOT / "tests/toy.py")
-Mill = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
-    """Run a command line in a temporary folder; returns (exit code, standard output, standard error)."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: str) -> tuple[int, str, str]:
-        code = run(list(argv))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 def toy(mill: Mill, *argv: str, tasks: str = "toy_gen") -> tuple[int, str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +11,23 @@ import pytest
 
 from mill.cli.main import run
 from mill.schedule import active_jobs
+from tests.cli.conftest import Mill
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
-Mill = Callable[..., tuple[int, str, str]]
-Interrupted = tuple[Path, int, str, list[int]]
 
 
 @pytest.fixture
-def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+def mill(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> Mill:
     """`mill schedule` of the toy model in a temporary folder: (exit code, standard output, standard error)."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TOY_N", "4")
     for command in ("schedule", "scores"):
         monkeypatch.setattr(f"mill.cli.{command}.active_jobs", lambda cells: set())
 
-    def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
-        code = run(["schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return lambda models, tasks="toy_gen", *options: mill(
+        "schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options
+    )
 
 
 @pytest.fixture
