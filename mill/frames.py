@@ -170,7 +170,7 @@ def _compare(
     subjects = [_subject(label, spec, model, config) for (label, spec), model in zip(named, models, strict=True)]
     kind = "compare" if len(models) == 2 else "sweep"
     check = make_check(kind, subjects, config, forced_tokens=given.forced_tokens)
-    check.save(config.output_dir)
+    check.save(config.run.output_dir)
     metrics = [
         {"label": variant.label, "metric": name, **vars(estimate), "p_value": variant.p_values.get(name)}
         for variant in check.variants
@@ -229,7 +229,7 @@ def _subject(label: str, spec: Spec, model: Model, config: CheckConfig) -> Subje
     if not isinstance(model, MillModel):
         return open_subject(label, spec, config)
     _warn_unidentified(model)
-    model.ready(config.wait)
+    model.ready(config.run.wait)
     return Subject(label, spec, model)
 
 

@@ -1,16 +1,14 @@
 """Many runs on a cluster: the matrix of models, tasks and shots, what of it is missing, and the jobs. Imported by `cli`.
 
 The cells of a matrix are stored beside the results. They run as arrays on SLURM, through submitit and within the limits of
-the cluster file, or as local processes.
+the cluster file.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,9 +17,9 @@ from msgspec import Meta
 
 from mill.api.errors import MillError, RunError, SpecError, UnknownName
 from mill.runs.evaluate import Plan
-from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs, read_json, short_hash
-from mill.store.schema import Manifest
-from mill.support.files import make_folder, refuse_links, unique_name, write_json
+from mill.store.folder import MANIFEST, RunFolder, find_runs, read_json, short_hash
+from mill.store.schema import Manifest, TaskResult
+from mill.support.files import make_folder, write_json
 from mill.support.terminal import describe
 from mill.support.validate import convert, read_yaml
 
@@ -37,23 +35,13 @@ class Expected:
     version: int | str
     data_hash: str
 
-    def missing(self, result: Mapping[str, Any] | None) -> str | None:
+    def missing(self, result: TaskResult | None) -> str | None:
         """What is missing in a result, as a message; None when it is complete."""
-        if not result or (result["version"], result["data_hash"]) != (self.version, self.data_hash):
+        if result is None or (result.version, result.data_hash) != (self.version, self.data_hash):
             return "no result"
-        if result["n"] < self.n:
-            return f"{result['n']} of {self.n} samples"
-        return f"{result['errors']} samples failed" if result["errors"] else None
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The fields of a result that show whether it is complete."""
-
-    n: int
-    version: int | str
-    data_hash: str
-    errors: int
+        if result.n < self.n:
+            return f"{result.n} of {self.n} samples"
+        return f"{result.errors} samples failed" if result.errors else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +76,7 @@ class Cell:
         if not inside:
             raise RunError(f"{_file(output_dir, self)} names the run {self.run!r}, which is outside of {output_dir}")
         try:
-            results = _results(RunFolder(folder))
+            results = RunFolder(folder).results().tasks
         except RunError as error:  # one damaged run does not hide the others
             return [f"{task}: {error}" for task in self.expected]
         missing = {task: expected.missing(results.get(task)) for task, expected in self.expected.items()}
@@ -110,12 +98,6 @@ def read_cells(output_dir: Path) -> dict[str, Cell]:
     return {cell.key: cell for cell in cells}
 
 
-def _results(folder: RunFolder) -> Mapping[str, Mapping[str, Any]]:
-    results: dict[str, dict[str, Any]] = folder.read(RESULTS).get("tasks", {})
-    convert(results, dict[str, Counts], f"tasks in {folder.path / RESULTS}", RunError)
-    return results
-
-
 def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
     """Store cells with their last jobs. Each has its own file, so that concurrent commands do not interfere."""
     known = read_cells(output_dir)
@@ -124,19 +106,6 @@ def remember_cells(output_dir: Path, cells: Iterable[Cell]) -> None:
         stored = cell if cell.job or earlier is None else replace(cell, job=earlier.job)
         if stored != earlier:
             write_json(_file(output_dir, cell), asdict(stored), root=output_dir, indent=2)
-
-
-def forget_cells(output_dir: Path, models: Sequence[str], tasks: Sequence[str], shots: Sequence[int | None]) -> int:
-    """Remove cells by model, task and shots as they were scheduled; returns their number. No `shots` means all."""
-    matching = [
-        cell
-        for cell in read_cells(output_dir).values()
-        if cell.model in models and cell.task in tasks and (not shots or cell.n_shots in shots)
-    ]
-    refuse_links(output_dir / FOLDER / CELLS, output_dir)
-    for cell in matching:
-        _file(output_dir, cell).unlink(missing_ok=True)
-    return len(matching)
 
 
 def _file(output_dir: Path, cell: Cell) -> Path:
@@ -158,7 +127,7 @@ def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:
 
 
 def _missing_tasks(folder: RunFolder) -> list[tuple[str, str, str]]:
-    manifest, results = convert(folder.manifest(), Manifest, folder.path / MANIFEST, RunError), _results(folder)
+    manifest, results = convert(folder.manifest(), Manifest, folder.path / MANIFEST, RunError), folder.results().tasks
     missing = []
     for task, entry in manifest.tasks.items():
         what = Expected(entry.n, entry.version, entry.data_hash).missing(results.get(task))
@@ -215,10 +184,10 @@ class Cluster:
         }
 
 
-def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
-    """The checked values of a file. Without a file: the defaults, and one cell at a time on this machine."""
+def read_cluster(path: str | None) -> Cluster:
+    """The checked values of a file; the defaults without one."""
     if path is None:
-        return Cluster(at_once=1) if local else Cluster()
+        return Cluster()
     content = read_yaml(path, "cluster file") or {}
     known = [entry.name for entry in fields(Cluster)]
     for name in content:
@@ -229,7 +198,6 @@ def read_cluster(path: str | None, *, local: bool = False) -> Cluster:
 
 LOGS = "jobs"
 SLURM_TIMEOUT_S = 30.0  # SLURM's commands take long when its controller is away
-_POLL_S = 0.2
 
 
 class CellFailed(Exception):
@@ -280,40 +248,6 @@ def submit(
         yield [replace(cell, job=str(job.job_id)) for cell, job in zip(part, jobs, strict=True)]
 
 
-def run_locally(cells: Sequence[Cell], cluster: Cluster, output_dir: Path) -> Generator[tuple[Cell, str | None], None, None]:
-    """Run cells as processes of this machine, `at_once` at a time; yields each cell as it ends, with its error if any."""
-    waiting = list(cells)
-    running: dict[str, tuple[Cell, subprocess.Popen[bytes], Path]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < cluster.at_once:
-                cell = waiting.pop(0)
-                log = output_dir / FOLDER / LOGS / f"{unique_name()}-{cell.key}.log"
-                make_folder(log.parent, root=output_dir)
-                running[cell.key] = (cell, _start(cell, cluster, log), log)
-            time.sleep(_POLL_S)
-            for key, (cell, process, log) in list(running.items()):
-                code = process.poll()
-                if code is not None:
-                    del running[key]
-                    yield cell, f"ended with exit code {code}{_reason(log)}; its log: {log}" if code else None
-    finally:
-        for _, process, _ in running.values():
-            process.terminate()  # as a scheduler does: completed requests stay recorded
-        for _, process, _ in running.values():
-            try:
-                process.wait(timeout=SLURM_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _start(cell: Cell, cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
-    ranks = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={cluster.ranks}"] if cluster.ranks > 1 else []
-    command = [sys.executable, *ranks, "-m", "mill", *cell.argv]
-    with log.open("xb") as output:  # its own process group: Ctrl-C ends the command, and the command ends its cells
-        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
-
-
 def active_jobs(cells: Iterable[Cell]) -> set[str]:
     """The names of these cells' jobs that are queued or running on SLURM; squeue runs only if any has a job."""
     names = {cell.job for cell in cells if cell.job}
@@ -341,10 +275,4 @@ def _executor(output_dir: Path) -> Any:
         # A job is queued again each time its time is over: it has completed more requests each time.
         return submitit.AutoExecutor(folder=output_dir / FOLDER / LOGS, cluster="slurm", slurm_max_num_timeout=10**6)
     except RuntimeError as error:  # submitit looks for srun
-        raise MillError(f"no SLURM on this machine ({describe(error)}): --local runs the jobs here") from error
-
-
-def _reason(log: Path) -> str:
-    """The last error message in a log, if there is one."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith("mill")]
-    return f" ({lines[-1][:300]})" if lines else ""
+        raise MillError(f"no SLURM on this machine ({describe(error)}): `mill eval` runs models and tasks here") from error

@@ -233,7 +233,6 @@ def test_every_file_of_a_result_folder_is_in_the_table_of_the_results_page(
         ["eval", "toy[path=a]", "qa.csv", "--judge", "toy[path=j]", "--fresh"],
         ["compare", "toy[path=a]", "toy[path=b]", "--tasks", "toy_gen"],
         ["determinism", "--model", "toy[path=a]", "--tasks", "toy_gen", "--runs", "2"],
-        ["schedule", "toy[path=c]", "toy_gen", "--local"],
     ):
         assert run([*command, *toy]) in (0, 1), capsys.readouterr().err
     files = [str(file.relative_to("results")) for file in sorted(Path("results").rglob("*")) if file.is_file()]

@@ -91,8 +91,7 @@ def identity_of(model: MillModel) -> dict[str, Any]:
     object that a user holds has in it."""
     made = model.made_with
     if made.source is None:
-        cls = type(model)
-        made.source, made.state = _source_of(cls), {} if _declares_identity(cls) else _closure_of(cls)
+        made.source = _source_of(type(model))
     source = {"source": made.source} if made.source else {}
     state = {"state": _digest(sorted(made.state.items()))} if made.state else {}
     return {**model.identity(), **source, **state}
@@ -150,7 +149,7 @@ def _state_of(model: MillModel, known: Mapping[str, str] | None = None) -> dict[
     lists in its attributes and in the variables of its class. Weights that `known` has are not read again."""
     cls, known = type(model), known or {}
     declared = _declares_identity(cls)
-    state, attributes = {} if declared else _closure_of(cls), dict(vars(model))
+    state, attributes = dict[str, str](), dict(vars(model))
     for base in reversed(_user_bases(cls)):
         attributes = {**{name: value for name, value in vars(base).items() if name[:2] != "__"}, **attributes}
     for name, value in attributes.items():
@@ -240,11 +239,14 @@ def _user_bases(cls: type) -> list[type]:
 
 
 def _source_of(cls: type) -> str | Unidentified:
-    """A digest of the text in which a class and its bases are defined; empty for a class of mill."""
+    """A digest of the text in which a class and its bases are defined; empty for a class of mill. One that uses variables of
+    a function around it is not known by its text, unless that is a file which mill imported as a whole."""
     digests = [
         vars(base)["_source"] if "_source" in vars(base) else read_source(base, late=True) for base in _user_bases(cls)
     ]
-    if None in digests:
+    bases = [base for base in _user_bases(cls) if not source_digest(base.__module__)]
+    around = {name for base in bases for function in _functions(base) for name in function.__code__.co_freevars}
+    if None in digests or around - {"__class__"}:
         return Unidentified("source")
     return "+".join(dict.fromkeys(map(str, digests)))
 
@@ -279,27 +281,6 @@ def _functions(cls: type) -> Iterator[FunctionType]:
         function = inspect.unwrap(function) if callable(function) else function
         if isinstance(function, FunctionType) and function.__module__ == cls.__module__:
             yield function
-
-
-def _closure_of(cls: type) -> dict[str, str]:
-    """The variables of the functions around a user's class that it refers to."""
-    return {
-        f"the variable {name}": _read_variable(cell)
-        for base in _user_bases(cls)
-        for function in _functions(base)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        if name != "__class__" and not is_secret(name)
-    }
-
-
-def _read_variable(cell: Any) -> str:
-    try:
-        value = cell.cell_contents
-    except ValueError:  # not assigned yet
-        return ""
-    if inspect.ismodule(value):
-        return value.__name__
-    return repr(repr(value)) if _is_plain(value) else _content(value, depth=1) or str(_unidentified(value))
 
 
 def _unidentified(value: Any) -> Unidentified:

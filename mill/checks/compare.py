@@ -22,10 +22,10 @@ from mill.checks.glossary import AGAINST, GROUPS, METRICS, counted
 from mill.checks.kinds import Chart, CheckKind, Given
 from mill.checks.measurements import (
     FORCED,
-    answer_measurements,
-    forced_measurements,
     forced_series,
     group_measurements,
+    measure_answers,
+    measure_forced,
 )
 from mill.checks.pairing import AnswerPair, Pairs, excerpt, excerpts_around, pair
 from mill.checks.result import Check, Variant
@@ -35,7 +35,6 @@ from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, mean_of, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
 from mill.options.option import hints
-from mill.runs.files import shown_settings
 from mill.store.folder import RunFolder
 from mill.store.schema import Decision
 from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText
@@ -230,7 +229,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     variants = []
     for index, candidate in enumerate(free[1:], 1):
         gaps = read_gaps(forced[0], forced[index]) if 0 in forced and index in forced else None
-        variant = compared(candidate.subject.label, pair(baseline, candidate.answers), gaps, chat=bool(config.chat))
+        variant = compared(candidate.subject.label, pair(baseline, candidate.answers), gaps, chat=bool(config.run.chat))
         if forced_tokens and not _same_prompts(subjects[0], candidate.subject, config):
             variant.warnings.append("no KL: only one of the two models applied a chat template, so their prompts differ")
         else:
@@ -238,7 +237,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         variant.warnings += candidate.warnings()
         if decision is not None:
             add_decision(variant, decision)
-        elif config.samples is not None:
+        elif config.run.samples.sample is not None:
             _correct(variant, sum(task.total for task in plans[0].tasks))
         variants.append(_with_model(variant, candidate))
     warnings = [
@@ -247,7 +246,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
         for warning in [*one.task_warnings, *one.sampled_part(), *_ignored_metrics(one.task, free[0])]
     ]
     warnings += [f"{subjects[0].label}: {warning}" for warning in free[0].warnings()] + _template_warnings(subjects, config)
-    settings = {**shown_settings(config.settings), **config.sampling, "forced_tokens": forced_tokens}
+    settings = {**config.shown, "forced_tokens": forced_tokens}
     check = Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
     check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
     check.baseline_run = str(plans[0].folder.path)
@@ -297,21 +296,18 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
 def compared(label: str, found: Pairs[Answer], gaps: ForcedGaps | None, *, chat: bool = False) -> Variant:
     """All measurements of a candidate's answers against the baseline's."""
     pairs = [AnswerPair(a, b) for a, b in found.pairs]
-    measured = answer_measurements(pairs)
     variant = Variant(label, groups=group_measurements(pairs), rows=[row_of(pair, gaps) for pair in pairs])
+    measure_answers(variant, pairs)
+    variant.warnings = [*_pairing_warnings(found), *answer_warnings(variant.counts, chat=chat)]
     if gaps is not None:
         texts = list(gaps.texts.values())
-        measured.estimates["unscored_rate"] = rate(gaps.failed + gaps.different_tokens, gaps.expected)
+        variant.metrics["unscored_rate"] = rate(gaps.failed + gaps.different_tokens, gaps.expected)
         if texts:
-            measured.add(forced_measurements(texts))
+            measure_forced(variant, texts)
             variant.series = forced_series(texts)
         _mark_unscored(variant, gaps)
     variant.unmeasured |= baseline_failures(pairs)
-    measured.estimates["unpaired_rate"] = rate(found.unpaired, found.unpaired + measured.counts["samples"])
-    variant.metrics, variant.p_values, variant.counts = measured.estimates, measured.p_values, measured.counts
-    variant.inconclusive = measured.inconclusive
-    variant.partial |= measured.partial
-    variant.warnings = [*_pairing_warnings(found), *answer_warnings(measured.counts, chat=chat)]
+    variant.metrics["unpaired_rate"] = rate(found.unpaired, found.unpaired + variant.counts["samples"])
     variant.verdict = verdict(variant)
     return variant
 
@@ -324,13 +320,15 @@ def baseline_failures(pairs: Sequence[AnswerPair]) -> dict[str, str]:
 
 def _mark_unscored(variant: Variant, gaps: ForcedGaps) -> None:
     """Texts that an engine failed to score break rules; texts that the engines tokenize differently are only left out."""
-    for name in FORCED:
-        if gaps.failed:
-            variant.unmeasured[name] = f"{gaps.failed} of {gaps.expected} texts could not be scored by both: {gaps.error}"
-        elif gaps.different_tokens:
-            variant.partial[name] = (
-                f"{gaps.different_tokens} of {gaps.expected} texts are tokenized differently by the two engines"
-            )
+    differ = f"{gaps.different_tokens} of {gaps.expected} texts are tokenized differently by the two engines"
+    unscored = f"{gaps.failed} of {gaps.expected} texts could not be scored by both: {gaps.error}"
+    if gaps.different_tokens:
+        variant.warnings.append(f"{differ} and have no KL")
+    if gaps.failed:
+        variant.warnings.append(f"no KL: {unscored}")
+        variant.unmeasured |= dict.fromkeys(FORCED, unscored)
+    elif gaps.different_tokens:
+        variant.partial |= dict.fromkeys(FORCED, differ)
 
 
 def _pairing_warnings(found: Pairs[Answer]) -> list[str]:
@@ -379,12 +377,6 @@ def _forced_warnings(
             return [f"no KL: no log-probabilities of a given text from {' and '.join(without)}"]
         return ["no KL: the baseline has no answer to score"] if not texts else []
     warnings = []
-    if gaps.different_tokens:
-        warnings.append(
-            f"{gaps.different_tokens} of {len(texts)} texts are tokenized differently by the two engines and have no KL"
-        )
-    if gaps.failed:
-        warnings.append(f"{gaps.failed} of {len(texts)} texts could not be scored by both and have no KL: {gaps.error}")
     if any(text.plain for text in texts):
         warnings.append(
             "KL is measured on prompts as plain text, without the chat template: an engine cannot score chat messages"

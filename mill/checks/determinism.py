@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,12 +16,11 @@ from mill.checks.kinds import Chart, CheckKind, Given, OneModel
 from mill.checks.measurements import NEAR_TIE
 from mill.checks.pairing import excerpt, excerpts_around, find_divergence, score_shift
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import CheckConfig, Condition, Pass, Subject, label_of, make_passes, open_subject, with_template
+from mill.checks.subjects import CheckConfig, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
 from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
 from mill.models.spec.parse import make_spec
-from mill.runs.files import shown_settings
 
 CONCURRENCY = (None, 1, 2, 3)  # requests in flight, in turn; None is the backend's default
 ALONE, BATCHED, ALL = "alone", "batched", "all runs"
@@ -52,17 +50,13 @@ Examples:
         spec = make_spec(own.model, backend=own.backend or "", base_url=given.options.base_url or "")
         return determinism(open_subject(label_of(spec), spec, given.config), given.config, runs=own.runs)
 
-    def sentences(self, check: Check, variant: Variant) -> list[str]:
-        return []  # the verdict says it all
-
 
 def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:
     """Make `runs` passes over all prompts. Passes with one request in flight show the noise of the engine itself, the others
     what the batch composition adds to it."""
     config = with_template(config, [subject])
-    levels = itertools.islice(itertools.cycle(CONCURRENCY), runs)
-    conditions = [Condition(f"pass {number}", level) for number, level in enumerate(levels, 1)]
-    passes, warnings = make_passes(subject, config, conditions, resume=True)
+    levels = {f"pass {number + 1}": CONCURRENCY[number % len(CONCURRENCY)] for number in range(runs)}
+    passes, warnings = make_passes(subject, config, levels, resume=True)
     warnings += truncation_warnings(passes[0].answers)
     groups = {ALL: passes}
     if len({made.concurrency for made in passes}) > 1:
@@ -74,7 +68,7 @@ def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
         variant.run = passes[0].run
-    settings = {**shown_settings(config.settings), **config.sampling, "runs": runs}
+    settings = {**config.shown, "runs": runs}
     return Check("determinism", config.tasks, variants, "", settings, warnings)
 
 

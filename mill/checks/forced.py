@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mill.api.errors import RunError
-from mill.api.message import Context
 from mill.api.model import MillModel
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD
 from mill.api.response import Response, Token
@@ -58,7 +57,6 @@ def top_logprobs_of(models: Sequence[MillModel]) -> list[int | str] | None:
 def forced_texts(baseline: CompletedRun, most_tokens: int, *, dialogs: bool) -> list[ForcedText]:
     """The baseline's answers: the first tokens of its generated text, or its choice.
 
-    Where it generated nothing, as an instruct model may without its chat template, the second half of the prompt is used.
     Without `dialogs`, since one of the engines cannot score chat messages, a dialog is joined to plain text.
     """
     texts = []
@@ -69,19 +67,9 @@ def forced_texts(baseline: CompletedRun, most_tokens: int, *, dialogs: bool) -> 
                 plain = not isinstance(context, str) and not dialogs and not state.requests[0].media
                 if plain:
                     context = "\n\n".join(message.text for message in context) + "\n\n"  # type: ignore[union-attr]
-                if text is not None and not text.strip():
-                    context, text = _halves(context, most_tokens)
-                if text:
+                if text and text.strip():
                     texts.append(ForcedText(f"{plan.task.name}/{state.sample.id}", context, text, plain))
     return texts
-
-
-def _halves(context: Context, most_tokens: int) -> tuple[Context, str]:
-    """The first half of a prompt, and the start of the second; a dialog is not split."""
-    if not isinstance(context, str):
-        return context, ""
-    middle = max(0, context.rfind(" ", 0, len(context) // 2 + 1))
-    return context[:middle], context[middle:][: most_tokens * CHARS_PER_TOKEN]
 
 
 def _continuation(state: SampleState, most_tokens: int) -> str | None:

@@ -231,26 +231,8 @@ def applicable(check: Check, rules: Sequence[Rule]) -> list[Rule]:
 
 def judge_all(checks: Sequence[Check], rules: Sequence[Rule]) -> list[tuple[Check, list[RuleOutcome]]]:
     """Every check with the rules for its kind. A rule for none of them is applied to all, which breaks it."""
-
-    def decided_elsewhere(rule: Rule, check: Check) -> bool:
-        """Whether a check is about another claim, and the rule's own was tested on the same model and tasks: samples that
-        were enough for the one may be too few for the other."""
-        return not _tests(rule, check) and any(_tests(rule, other) and _same_subjects(check, other) for other in checks)
-
-    chosen = [[rule for rule in applicable(check, rules) if not decided_elsewhere(rule, check)] for check in checks]
-    unused = [rule for rule in rules if not any(rule in applied for applied in chosen)]
-    return [(check, judge(check, [*applied, *unused])) for check, applied in zip(checks, chosen, strict=True)]
-
-
-def _tests(rule: Rule, check: Check) -> bool:
-    decisions = [variant.decision for variant in check.variants if variant.decision is not None]
-    return any((one.metric, one.bound) == (rule.metric, rule.bound) for one in decisions)
-
-
-def _same_subjects(one: Check, other: Check) -> bool:
-    decided = all(variant.decision is not None for variant in one.variants)
-    runs = [[(variant.label, variant.run) for variant in check.variants] for check in (one, other)]
-    return decided and one.tasks == other.tasks and runs[0] == runs[1]
+    unused = [rule for rule in rules if not any(rule in applicable(check, rules) for check in checks)]
+    return [(check, judge(check, [*applicable(check, rules), *unused])) for check in checks]
 
 
 def check_names(rules: Sequence[Rule]) -> None:

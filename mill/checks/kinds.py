@@ -11,8 +11,7 @@ from msgspec import Meta
 
 from mill.api.registry import checks
 from mill.checks.glossary import METRICS
-from mill.checks.result import Check, Variant
-from mill.checks.sentences import compared_sentences
+from mill.checks.result import Check
 from mill.options.option import hints
 
 if TYPE_CHECKING:
@@ -79,21 +78,12 @@ class CheckKind:
         """Answer the question: open the models, run them, measure."""
         raise NotImplementedError
 
-    def sentences(self, check: Check, variant: Variant) -> list[str]:
-        """What comes before the table, about one variant."""
-        return compared_sentences(check, variant)
-
 
 for _name, _target in BUILTIN.items():
     checks.add(_name, _target)
 
 
 def kind_of(name: str) -> CheckKind:
-    """The kind of a check; that of a package which is not installed here has no charts and sentences of its own."""
+    """The kind of a check; that of a package which is not installed here has no charts."""
     kind: CheckKind = checks.get(name)() if name in checks else CheckKind()
     return kind
-
-
-def explain(check: Check, variant: Variant) -> list[str]:
-    """The sentences that come before the table of a check, those of one variant."""
-    return kind_of(check.command).sentences(check, variant)

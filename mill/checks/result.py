@@ -3,8 +3,6 @@ in it that does not fit is refused with the name of the field."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,11 +11,10 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from mill.api.errors import RunError
-from mill.checks.glossary import METRICS
 from mill.metrics.estimate import Estimate
 from mill.store.folder import short_hash
 from mill.store.schema import Decision
-from mill.support.files import encode_float, read_bytes, slug, write_atomically
+from mill.support.files import json_text, read_bytes, slug, write_atomically
 from mill.support.validate import Number, convert, parse_json
 
 Count = Annotated[int, Meta(ge=0)]
@@ -117,7 +114,6 @@ class SeriesData(Struct, frozen=True):
 
 
 FILE, FOLDER, VERSION = "check.json", "checks", 2
-ROUNDING = 1e-6
 
 
 @dataclass
@@ -190,7 +186,7 @@ class Check:
         return file
 
     def to_json(self) -> str:
-        return json.dumps(_plain(asdict(self)), ensure_ascii=False, indent=1) + "\n"
+        return json_text(asdict(self), indent=1) + "\n"
 
 
 def read_check(path: Path) -> Check:
@@ -202,52 +198,17 @@ def read_check(path: Path) -> Check:
         raise RunError(f"{path} contains no check: there is no {FILE} in it") from None
     if isinstance(data, dict) and data.get("version") != VERSION:
         raise RunError(f"{file} has version {data.get('version')}, this mill reads version {VERSION}: run the check again")
-    check: Check = convert(_with_floats(data), Check, file, RunError)
+    for variant in data["variants"] if isinstance(data, dict) and isinstance(data.get("variants"), list) else ():
+        if isinstance(variant, dict):
+            variant |= {name: _with_floats(variant[name]) for name in ("metrics", "p_values") if name in variant}
+    check: Check = convert(data, Check, file, RunError)
     for number, variant in enumerate(check.variants):
         where = f"{file}: variants[{number}]"
-        for name, estimate in variant.metrics.items():
-            _refuse_impossible(name, estimate, f"{where}.metrics.{name}")
-        for name, p in variant.p_values.items():
-            if p < 0 or p > 1:
-                raise RunError(f"{where}.p_values.{name} is not valid: {p:g} is not between 0 and 1")
         convert(variant.groups, list[Group], f"{where}.groups", RunError)
         convert(variant.series, SeriesData, f"{where}.series", RunError)
         for index, row in enumerate(variant.rows):
             convert(row, RepeatedRow if "distinct" in row else ComparedRow, f"{where}.rows[{index}]", RunError)
     return check
-
-
-def _with_floats(data: Any) -> Any:
-    """With the NaN and infinity of estimates and p-values, which are texts in JSON, as numbers."""
-    numbers = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
-
-    def decoded(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: decoded(part) for name, part in value.items()}
-        return numbers.get(value, value) if isinstance(value, str) else value
-
-    def variant(entry: Any) -> Any:
-        known = entry if isinstance(entry, dict) else {}
-        measured = {name: decoded(known[name]) for name in ("metrics", "p_values") if name in known}
-        return {**entry, **measured} if measured else entry
-
-    if not isinstance(data, dict) or not isinstance(data.get("variants"), list):
-        return data
-    return {**data, "variants": [variant(entry) for entry in data["variants"]]}
-
-
-def _refuse_impossible(name: str, estimate: Estimate, where: str) -> None:
-    """A value outside of its range, of no samples, or outside of its own interval was not measured by mill."""
-    value, low, high = estimate.value, estimate.low, estimate.high
-    if math.isnan(value):
-        return
-    info = METRICS.get(name)
-    if not estimate.n:
-        raise RunError(f"{where} is not valid: a value of 0 samples")
-    if info is not None and not info.low - ROUNDING <= value <= info.high + ROUNDING:
-        raise RunError(f"{where} is not valid: {value:g} is not between {info.low:g} and {info.high:g}")
-    if low is not None and high is not None and math.isfinite(value) and not low - ROUNDING <= value <= high + ROUNDING:
-        raise RunError(f"{where} is not valid: {value:g} is not inside its interval {low:g} to {high:g}")
 
 
 def find_checks(path: Path) -> list[Path]:
@@ -262,9 +223,8 @@ def find_checks(path: Path) -> list[Path]:
     return files
 
 
-def _plain(value: Any) -> Any:
+def _with_floats(value: Any) -> Any:
+    """With NaN and infinity, which are texts in JSON, as numbers."""
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return encode_float(value) if isinstance(value, float) else value
+        return {name: _with_floats(part) for name, part in value.items()}
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -20,16 +20,15 @@ from mill.checks.answers import Answer, answer_warnings, truncation_warnings
 from mill.checks.compare import baseline_failures, row_of
 from mill.checks.glossary import GROUPS
 from mill.checks.kinds import Chart, CheckKind, Given, OneModel
-from mill.checks.measurements import answer_measurements
+from mill.checks.measurements import measure_answers
 from mill.checks.pairing import AnswerPair, pair
 from mill.checks.result import Check, Variant
-from mill.checks.subjects import CheckConfig, Condition, Pass, Subject, label_of, make_passes, open_subject, with_template
+from mill.checks.subjects import CheckConfig, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import load_verdict
 from mill.metrics.estimate import Estimate, around
 from mill.metrics.paired import inside, mean_of, percentile, rate
 from mill.models.spec.open import resolve_spec, takes_argument
 from mill.models.spec.parse import make_spec
-from mill.runs.files import shown_settings
 
 MOST_REASONS = 3
 MAX_CONCURRENCY = 1024
@@ -88,9 +87,6 @@ Examples:
         how = {"repetitions": own.repetitions, "distinct_prompts": own.distinct_prompts}
         return stress(subject, given.config, levels=levels, **how)
 
-    def sentences(self, check: Check, variant: Variant) -> list[str]:
-        return []  # the verdict says it all
-
 
 def _levels(text: str) -> list[int]:
     try:
@@ -117,13 +113,13 @@ def stress(
     warnings: list[str] = []
     crash: tuple[int, ServerGone] | None = None
     for number, level in _turns(levels, repetitions):
-        conditions = [Condition(f"load {level}, {number + 1} of {repetitions}", level)]
+        name = f"load {level}, {number + 1} of {repetitions}"
         try:
             pass_config = config
             if distinct_prompts:  # that no cache contains: a random line before each
                 system = f"[{secrets.token_hex(4)}]\n{config.settings.system_prompt or ''}".strip()
-                pass_config = replace(config, settings=replace(config.settings, system_prompt=system))
-            passes, warnings = make_passes(subject, pass_config, conditions, resume=False, keep_model=True)
+                pass_config = config.with_settings(system_prompt=system)
+            passes, warnings = make_passes(subject, pass_config, {name: level}, resume=False, keep_model=True)
         except ServerGone as error:  # a result of the load test, not an error of the command
             if not by_level[levels[0]]:
                 raise
@@ -144,7 +140,7 @@ def stress(
         variant.verdict = load_verdict(variant, variants[0])
     if crash is not None:
         _report_crash(variants, *crash)
-    settings = {**shown_settings(config.settings), **config.sampling, "concurrency": list(levels)}
+    settings = {**config.shown, "concurrency": list(levels)}
     settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
     return Check("stress", config.tasks, variants, variants[0].label, settings, warnings)
 
@@ -171,37 +167,33 @@ def _report_crash(variants: list[Variant], level: int, crash: ServerGone) -> Non
 def _warm_up(subject: Subject, config: CheckConfig, level: int) -> None:
     """Send every prompt once, for one token: the engine is loaded, and all levels start with the same caches. At the lowest
     level, so that a server which crashes under load crashes at a level that is measured."""
-    short = replace(config.settings, gen_kwargs={**config.settings.gen_kwargs, "max_gen_toks": 1})
-    make_passes(
-        subject, replace(config, settings=short, quiet=True), [Condition("warm-up", level)], resume=False, keep_model=True
-    )
+    short = config.with_settings(gen_kwargs={**config.settings.gen_kwargs, "max_gen_toks": 1})
+    make_passes(subject, replace(short, quiet=True), {"warm-up": level}, resume=False, keep_model=True)
 
 
 def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: bool, compared: bool) -> Variant:
     answers = [answer for made in passes for answer in made.answers]
     failed = sum(answer.error is not None for answer in answers)
-    metrics = {"failure_rate": rate(failed, len(answers))}
     errors = [{"id": answer.id, "error": answer.error} for answer in answers if answer.error is not None]
     variant = Variant(f"concurrency {level}", run=passes[0].run, series={"errors": errors})
     variant.counts = {"samples": len(passes[0].answers), "repetitions": len(passes)}
     if compared:
         pairs = _least_similar(passes, base)
-        measured = answer_measurements(pairs)
-        metrics |= {name: measured.estimates[name] for name in ANSWER_METRICS if name in measured.estimates}
-        variant.p_values = {name: p for name, p in measured.p_values.items() if name in metrics}
-        variant.counts |= measured.counts
+        measure_answers(variant, pairs)
+        variant.metrics = {name: variant.metrics[name] for name in ANSWER_METRICS if name in variant.metrics}
+        variant.p_values = {name: p for name, p in variant.p_values.items() if name in variant.metrics}
         variant.rows = [row_of(pair, None) for pair in pairs if not pair.identical]
-        variant.warnings = answer_warnings(measured.counts)
+        variant.warnings = answer_warnings(variant.counts)
         variant.unmeasured = baseline_failures(pairs)
-        variant.inconclusive, variant.partial = measured.inconclusive, measured.partial
     variant.counts |= {"failed": failed, "concurrency": level, "retries": sum(answer.retries for answer in answers)}
+    variant.metrics["failure_rate"] = rate(failed, len(answers))
     if served:
-        metrics["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
+        variant.metrics["retry_rate"] = rate(sum(answer.retries > 0 for answer in answers), len(answers))
         variant.warnings += _retry_reasons(answers)
         completed = [answer for answer in answers if answer.error is None]
-        metrics |= _latencies("latency", [answer.seconds for answer in completed])
-        metrics |= _latencies("first_token", [answer.first_token_s for answer in completed])
-    variant.metrics = metrics | _speed(passes)
+        variant.metrics |= _latencies("latency", [answer.seconds for answer in completed])
+        variant.metrics |= _latencies("first_token", [answer.first_token_s for answer in completed])
+    variant.metrics |= _speed(passes)
     return variant
 
 

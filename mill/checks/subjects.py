@@ -21,6 +21,7 @@ from mill.options.definitions import CheckOptions
 from mill.plan.sampling import Claim, SampleChoice, read_claim
 from mill.plan.task_plan import TaskPlan
 from mill.runs.evaluate import Plan, RunConfig
+from mill.runs.files import shown_settings
 from mill.runs.plan import open_for_run, plan_run
 from mill.score.run_scores import Outcome
 from mill.support.secrets import is_secret, redact_addresses
@@ -33,79 +34,44 @@ CHECK_RUNS = "runs"  # folder of runs that only checks read; `mill collect` skip
 
 @dataclass(frozen=True)
 class CheckConfig:
-    """Tasks and settings that all subjects of a check share, and where results are written."""
+    """Tasks and the configuration of their runs, which all subjects of a check share."""
 
     selection: Selection
-    settings: RenderSettings
-    output_dir: Path
-    limit: int | float | None = None
+    run: RunConfig
+    """`chat` says whether to apply the chat template; None decides by the models (`with_template`)."""
     quiet: bool = False
-    wait: float = 0.0
-    fresh: bool = False
-    samples: SampleChoice | None = None
-    """Which samples, where not those of the limit."""
-    chat: bool | None = False
-    """Whether to apply the chat template; None decides by the models (`with_template`)."""
+
+    @property
+    def settings(self) -> RenderSettings:
+        return self.run.settings
+
+    def with_settings(self, **changed: Any) -> CheckConfig:
+        return replace(self, run=replace(self.run, settings=replace(self.settings, **changed)))
 
     @property
     def decide(self) -> Claim | None:
-        return self.samples.decide if self.samples is not None else None
+        return self.run.samples.decide
 
     @property
-    def sampling(self) -> dict[str, Any]:
-        """Which samples, for the settings of a check."""
-        chosen = self.samples
-        if chosen is None:
-            return {"limit": self.limit}
+    def shown(self) -> dict[str, Any]:
+        """The settings of a check, with which samples it takes."""
+        chosen = self.run.samples
         claim = {"decide": chosen.decide.text, "alpha": chosen.decide.alpha} if chosen.decide is not None else {}
-        return {"limit": None, **({"sample": chosen.sample} if chosen.sample is not None else {}), **claim}
+        sample = {"sample": chosen.sample} if chosen.sample is not None else {}
+        return {**shown_settings(self.settings), "limit": chosen.limit, **sample, **claim}
 
     @property
     def tasks(self) -> list[str]:
         return [task.name for task in self.selection.tasks]
 
-    @property
-    def options(self) -> RunConfig:
-        """Those of a run as the check needs it, which takes the samples of a claim itself."""
-        samples = self.samples or SampleChoice(limit=self.limit)
-        return RunConfig(
-            output_dir=self.output_dir,
-            settings=self.settings,
-            samples=samples,
-            fresh=self.fresh,
-            wait=self.wait,
-            steered=samples.staged,
-        )
-
 
 def check_config(options: CheckOptions, selection: Selection, *, top_logprobs: int | None) -> CheckConfig:
-    """What the models are sent. `top_logprobs` are requested for every generated token."""
+    """What the models are sent. `top_logprobs` are requested for every generated token. The claim of a check is about a
+    change, and the check takes its samples itself."""
     gen_kwargs = options.decoding
     if top_logprobs:
         gen_kwargs.setdefault("logprobs", top_logprobs)
     generation_options(**gen_kwargs)
-    settings = RenderSettings(
-        n_shots=options.n_shots,
-        seed=options.seed,
-        gen_kwargs=gen_kwargs,
-        system_prompt=options.system_prompt,
-        **options.reasoning,
-    )
-    return CheckConfig(
-        selection,
-        settings,
-        Path(options.output_dir),
-        options.limit,
-        options.quiet,
-        wait=options.wait,
-        fresh=options.fresh,
-        samples=_samples(options),
-        chat=options.chat,
-    )
-
-
-def _samples(options: CheckOptions) -> SampleChoice | None:
-    """Which samples run, where not those of the limit. The claim of a check is about a change."""
     claim = read_claim(options.decide, options.alpha)
     if claim is not None and claim.metric not in DROPS:
         raise SpecError(
@@ -113,22 +79,30 @@ def _samples(options: CheckOptions) -> SampleChoice | None:
         )
     if claim is not None and not -1 < claim.bound < 1:
         raise SpecError(f"--decide {claim.text}: a drop is between -1 and 1")
-    if options.sample is None and claim is None:
-        return None
-    return SampleChoice(limit=options.limit, sample=options.sample, decide=claim)
+    run = RunConfig(
+        output_dir=Path(options.output_dir),
+        settings=options.render_settings(gen_kwargs=gen_kwargs),
+        samples=SampleChoice(limit=options.limit, sample=options.sample, decide=claim),
+        fresh=options.fresh,
+        wait=options.wait,
+        chat=options.chat,
+        steered=claim is not None,
+    )
+    return CheckConfig(selection, run, options.quiet)
 
 
 def with_template(config: CheckConfig, subjects: Sequence[Subject]) -> CheckConfig:
     """Turn the chat template on or off for all models alike. By default it is applied to prompt suites if every model has
     one, since an instruct model may generate nothing without. Where a spec sets it, each model has its own setting: the
     template may be what is compared. Benchmarks stay as they are defined."""
-    chat = config.chat
+    chat = config.run.chat
     if chat is None:
         suites_only = all(isinstance(task, SuiteTask) for task in config.selection.tasks)
         free = suites_only and all(subject.chat is None for subject in subjects)
         chat = free and all(has_chat_template(subject.model) for subject in subjects)
     chat = chat or config.settings.apply_chat_template
-    return replace(config, chat=chat, settings=replace(config.settings, apply_chat_template=chat))
+    changed = config.with_settings(apply_chat_template=chat)
+    return replace(changed, run=replace(changed.run, chat=chat))
 
 
 @dataclass(frozen=True)
@@ -156,9 +130,9 @@ class Subject:
         """A run that only a check reads, stored by its condition; all samples of `tasks` replace those of the config."""
         options = replace(
             self._options(config),
-            output_dir=config.output_dir / FOLDER / CHECK_RUNS,
+            output_dir=config.run.output_dir / FOLDER / CHECK_RUNS,
             condition=condition,
-            fresh=config.fresh or fresh,
+            fresh=config.run.fresh or fresh,
         )
         if not tasks:
             return plan_run(self.spec, self.model, config.selection, options)
@@ -167,7 +141,7 @@ class Subject:
 
     def _options(self, config: CheckConfig) -> RunConfig:
         chat = config.settings.apply_chat_template or bool(self.chat)
-        return replace(config.options, settings=replace(config.settings, apply_chat_template=chat))
+        return config.with_settings(apply_chat_template=chat).run
 
 
 @dataclass(frozen=True)
@@ -199,8 +173,8 @@ class CompletedRun:
 
 
 def open_subject(label: str, spec: Spec, config: CheckConfig) -> Subject:
-    option = "--chat (--no_chat switches it off)" if config.chat else "--no_chat"
-    return Subject(label, *open_for_run(spec, config.selection, replace(config.options, chat=config.chat), option))
+    option = "--chat (--no_chat switches it off)" if config.run.chat else "--no_chat"
+    return Subject(label, *open_for_run(spec, config.selection, config.run, option))
 
 
 def open_subjects(specs: Sequence[tuple[str, Spec]], config: CheckConfig) -> list[Subject]:
@@ -247,14 +221,6 @@ def _differing_arguments(spec: Spec, others: Sequence[Spec]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A pass to make, with `concurrency` requests in flight; None leaves the number to the backend."""
-
-    name: str
-    concurrency: int | None
-
-
-@dataclass(frozen=True)
 class Pass:
     """A pass that was made. `sessions` are those of the run's manifest, with its times."""
 
@@ -269,38 +235,34 @@ class Pass:
 
 
 def make_passes(
-    subject: Subject, config: CheckConfig, conditions: Sequence[Condition], *, resume: bool, keep_model: bool = False
+    subject: Subject, config: CheckConfig, levels: Mapping[str, int | None], *, resume: bool, keep_model: bool = False
 ) -> tuple[list[Pass], list[str]]:
-    """Execute a run for each condition, one after another on one loaded model; returns the passes and their warnings.
+    """Execute a run for each name, one after another on one loaded model, with so many requests in flight (None leaves the
+    number to the backend); returns the passes and their warnings.
 
     A check that finished measures again. One that was interrupted resumes, if `resume` allows passes of different times.
     `keep_model` leaves the model loaded for later passes.
     """
-    conditions, warnings = _supported(subject, conditions)
-    resumed = resume and not config.fresh and _unfinished([_plan(subject, config, condition) for condition in conditions])
+    warnings, model = list[str](), subject.model
+    if not isinstance(model, Concurrent):
+        warnings.append(f"{subject.spec.backend} does not support a fixed number of requests in flight")
+        levels = dict.fromkeys(levels)
+
+    def plan(name: str, *, fresh: bool) -> Plan:
+        return subject.plan_check_run(config, f"{name} x{levels[name] or 'auto'}", fresh=fresh)
+
+    resumed = resume and not config.run.fresh and _unfinished([plan(name, fresh=False) for name in levels])
     if resumed:
         warnings.append("resumes an interrupted check: some passes were made earlier")
     passes = []
-    for number, condition in enumerate(conditions, 1):
-        plan = _plan(subject, config, condition, fresh=not resumed)
-        if isinstance(subject.model, Concurrent):
-            subject.model.set_concurrency(condition.concurrency)
-        completed = execute(subject, plan, config, keep_model=keep_model or number < len(conditions))
-        sessions = plan.folder.manifest()["sessions"]
-        passes.append(Pass(condition.name, condition.concurrency, completed.answers, str(plan.folder.path), sessions))
-    return passes, warnings + subject.model.warnings()
-
-
-def _supported(subject: Subject, conditions: Sequence[Condition]) -> tuple[list[Condition], list[str]]:
-    """Without a concurrency where the backend does not let it be set."""
-    if isinstance(subject.model, Concurrent):
-        return list(conditions), []
-    warning = f"{subject.spec.backend} does not support a fixed number of requests in flight"
-    return [Condition(condition.name, None) for condition in conditions], [warning]
-
-
-def _plan(subject: Subject, config: CheckConfig, condition: Condition, *, fresh: bool = False) -> Plan:
-    return subject.plan_check_run(config, f"{condition.name} x{condition.concurrency or 'auto'}", fresh=fresh)
+    for number, (name, concurrency) in enumerate(levels.items(), 1):
+        planned = plan(name, fresh=not resumed)
+        if isinstance(model, Concurrent):
+            model.set_concurrency(concurrency)
+        completed = execute(subject, planned, config, keep_model=keep_model or number < len(levels))
+        sessions = planned.folder.manifest()["sessions"]
+        passes.append(Pass(name, concurrency, completed.answers, str(planned.folder.path), sessions))
+    return passes, warnings + model.warnings()
 
 
 def _unfinished(plans: Sequence[Plan]) -> bool:

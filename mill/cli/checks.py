@@ -17,8 +17,8 @@ from mill.checks.kinds import CheckKind, Given
 from mill.checks.result import Check, find_checks, read_check
 from mill.checks.subjects import check_config
 from mill.checks.verdict import first_sentences
-from mill.cli.options import Decorator, FilePath, given_options, option, options, with_options
-from mill.options.definitions import CheckOptions, merge
+from mill.cli.options import FilePath, given_options, option, options, with_options
+from mill.options.definitions import CheckOptions, RunOptions, merge
 from mill.options.option import options_of
 from mill.report.checks import as_junit
 from mill.report.sections import summary_markdown
@@ -28,35 +28,7 @@ from mill.tasks.load import Selection, expand_task_files, load_builtin, load_fil
 from mill.tasks.suite import select_suites
 
 RULES = ("fail_on", "require", "strict")
-_BEFORE = (
-    "limit", "sample", "max_tokens", "n_shots", "gen_kwargs", "seed", "system_prompt", "reasoning_effort",
-    "chat_template_kwargs", "reasoning_tags",
-    "task_paths", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "output_dir",
-)  # fmt: skip
-_AFTER = ("wait", "fresh", "quiet")
-
-
-def check_options(default_prompts: str, *, chat: bool | None = None) -> Decorator:
-    """The options of every check command, in the order in which --help shows them. `chat` is the default of --chat."""
-    table = CheckOptions
-    prompts = f"Prompt suites or .jsonl files, comma-separated. [default: {default_prompts}]"
-    template = "on" if chat else "on for prompts, if every model has a chat template"
-    return with_options(
-        [
-            option("prompts", table, help=prompts),
-            option("tasks", table),
-            option(
-                "chat",
-                table,
-                off="no_chat",
-                default=chat,
-                help=f"Apply the chat template, or send plain text. [default: {template}]",
-            ),
-            *(option(name, table) for name in (*_BEFORE, *RULES)),
-            option("report", table, off="no_report", help="Write report.html beside the check. [default: on]"),
-            *(option(name, table) for name in _AFTER),
-        ]
-    )
+_OF_SOME_KINDS = ("base_url", "decide", "alpha", "forced_tokens")
 
 
 def check_command(kind: CheckKind) -> click.Command:
@@ -66,9 +38,16 @@ def check_command(kind: CheckKind) -> click.Command:
     def run(ctx: click.Context, /, **values: Any) -> int:
         return _run(ctx, kind, values)
 
+    template = "on" if kind.chat else "on for prompts, if every model has a chat template"
+    names = sorted(options_of(CheckOptions), key=lambda name: name in options_of(RunOptions))  # what checks alone have first
+    shown = {name: options_of(CheckOptions)[name].help for name in names if name not in _OF_SOME_KINDS or name in kind.takes}
+    shown["prompts"] += f" [default: {kind.prompts}]"
+    shown["chat"] += f" [default: {template}]"
     own = [option(name, kind.Options) for name in options_of(kind.Options)]
-    shared = [option(name, CheckOptions) for name in kind.takes]
-    decorate = with_options([*own, *shared, check_options(kind.prompts, chat=kind.chat)])
+    shared = [
+        option(name, CheckOptions, help=text, default=kind.chat if name == "chat" else None) for name, text in shown.items()
+    ]
+    decorate = with_options([*own, *shared])
     about = inspect.cleandoc(kind.__doc__ or "")
     return click.command(kind.name, help=about, epilog=kind.examples)(decorate(run))
 
@@ -100,6 +79,7 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
 
 
 def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
+    """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
     from mill.report.checks import print_check
     from mill.report.sections import summary_markdown
 
@@ -113,13 +93,8 @@ def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
     for file in written:
         echo(f"written: {file}")
     add_summary(summary_markdown(check, judge(check, rules)))
-    return end(check, rules, strict=options.strict)
-
-
-def end(check: Check, rules: Sequence[Rule], *, strict: bool) -> int:
-    """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
     if rules:
-        echo(conclude([(check, judge(check, rules))], strict=strict))
+        echo(conclude([(check, judge(check, rules))], strict=options.strict))
     return int(any(variant.counts.get("failed") for variant in check.variants))
 
 

@@ -1,8 +1,7 @@
-"""`mill eval MODELS TASKS`: run benchmarks on models, and `mill schema run`, the JSON schema of its run files."""
+"""`mill eval MODELS TASKS`: run benchmarks on models."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -10,11 +9,11 @@ import click
 from mill.api.budget import BudgetReached
 from mill.api.errors import UNDECIDED_EXIT, Interrupted, MillError, SpecError, UnknownName
 from mill.api.registry import tasks
-from mill.cli.options import FilePath, argument, given_options, option, options
+from mill.cli.options import FilePath, argument, given_options, options
 from mill.export.log_to import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
-from mill.options.definitions import EvalOptions, merge, read_run_file, run_file_schema
-from mill.options.option import one_call
+from mill.options.definitions import EvalOptions, merge, read_run_file
+from mill.options.option import one_call, options_of
 from mill.report.scores import print_outcome, print_plan
 from mill.runs.evaluate import Plan
 from mill.runs.plan import plan
@@ -23,7 +22,7 @@ from mill.score.run_scores import Outcome
 from mill.support.clocks import take_seconds
 from mill.support.processes import rank, world_size
 from mill.support.secrets import redact_text
-from mill.support.terminal import describe, echo, echo_data, warn
+from mill.support.terminal import describe, echo, warn
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 EXAMPLES = """
@@ -39,32 +38,18 @@ Examples:
   mill eval org/name notes.txt                         (perplexity of a text file)
   mill eval --config run.yaml --dry_run
 """
-SHOWN = (
-    "output_dir", "limit", "sample", "precision", "decide", "alpha", "sample_ids",
-    "n_shots", "same_shots", "seed", "repeats", "repeat_metrics", "batch_size",
-    "task_paths", "gen_kwargs", "max_tokens", "system_prompt", "cot", "shuffle_choices", "permutations",
-    "apply_chat_template", "reasoning_effort", "chat_template_kwargs", "reasoning_tags", "max_rounds", "max_tool_output",
-)  # fmt: skip
-SHOWN_LAST = (
-    "max_tokens_total", "max_cost", "max_time", "price", "judge_price", "dry_run",
-    "base_url", "no_remote_code", "confirm_run_unsafe_code", "sandbox", "sandbox_image", "wait", "judge",
-    "executor", "workers", "address", "gpus_per_worker", "log_to", "quiet",
-)  # fmt: skip
 FAILED, STOPPED, UNDECIDED = 1, BudgetReached.exit_code, UNDECIDED_EXIT
 CONFIG_HELP = (
     "A run file in YAML: MODELS, TASKS and any option of this page by its name (models: [...], tasks: [...], limit: 100). "
-    "The command line wins over the file. `mill schema run` prints its JSON schema, with every key."
+    "The command line wins over the file."
 )
 
 
 @click.command("eval", epilog=EXAMPLES)
 @argument("models")
 @argument("tasks")
-@options(SHOWN)
-@option("fewshot_as_multiturn", off="no_fewshot_as_multiturn")
-@options(("fresh", "exact"))
+@options(name for name in options_of(EvalOptions) if name not in ("models", "tasks"))
 @click.option("--config", type=FilePath(), default=None, help=CONFIG_HELP)
-@options(SHOWN_LAST)
 @click.pass_context
 def command(ctx: click.Context, /, config: str | None, **values: Any) -> int:
     """Run TASKS on MODELS, both comma-separated; commas inside brackets belong to a spec.
@@ -151,18 +136,3 @@ def _write_decisions(one: Plan, outcome: Outcome) -> bool:
     for check in checks:
         echo(f"written: {check.save(one.folder.root)}")
     return all(one.decision and one.decision.outcome != "undecided" for check in checks for one in check.variants)
-
-
-@click.command("schema")
-@click.argument("what", type=click.Choice(["run"]), default="run")
-def schema_command(what: str) -> int:
-    """Print the JSON schema of a file that mill reads. `run` is the run file of `mill eval --config`.
-
-    \b
-    Example:
-      mill schema run > run.schema.json
-      # first line of run.yaml, for editors with the YAML language server:
-      # yaml-language-server: $schema=run.schema.json
-    """
-    echo_data(json.dumps(run_file_schema(), indent=2) + "\n")
-    return 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from itertools import takewhile
 
 import click
 
@@ -39,12 +37,8 @@ def command(arguments: tuple[str, ...]) -> int:
         raise MissingPackage("mill lm-eval", "lm_eval", "lm-eval") from error
     from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
     from mill.bridges.lm_eval.library import compiled_once, local_first
-    from mill.bridges.lm_eval.model import NAME, MillLM, read_arguments
-    from mill.bridges.recorded_model import RecordedModel
+    from mill.bridges.lm_eval.model import NAME, MillLM
 
-    given = _value("--model_args", arguments)
-    if _value("--model", arguments) == NAME and given and not given.startswith("{"):
-        RecordedModel.checked(read_arguments(given))  # lm-eval reads all of its task files before the model
     register_model(NAME)(MillLM)
     sys.argv = ["lm-eval", *arguments]
     try:
@@ -53,13 +47,3 @@ def command(arguments: tuple[str, ...]) -> int:
     except SystemExit as end:  # argparse ends the process, with 0 after --help
         return end.code if isinstance(end.code, int) else int(bool(end.code))
     return 0
-
-
-def _value(option: str, arguments: Sequence[str]) -> str | None:
-    """The value of one of lm-eval's options: `--option VALUE`, several values, or `--option=VALUE`."""
-    for position, argument in enumerate(arguments):
-        if argument.startswith(f"{option}="):
-            return argument.partition("=")[2]
-        if argument == option:
-            return ",".join(takewhile(lambda one: not one.startswith("-"), arguments[position + 1 :]))
-    return None

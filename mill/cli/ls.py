@@ -13,7 +13,7 @@ import click
 from mill.api.errors import MillError, RunError, SpecError, UnknownName, install_command
 from mill.api.registry import import_file, models, tasks
 from mill.api.task import Benchmark
-from mill.cli.options import NamedChoice, TableFormat, chosen_output_dir, option, split_paths
+from mill.cli.options import TableFormat, chosen_output_dir, option, split_paths
 from mill.models.spec.backends import backend_info, backends, task_types
 from mill.models.spec.open import described_arguments, load_model_from_file
 from mill.models.spec.parse import packaged_configs
@@ -28,7 +28,7 @@ from mill.tasks.multiple_choice import is_generated
 
 
 @click.command("ls")
-@click.argument("what", type=NamedChoice(["models", "tasks", "runs"]), default="tasks")
+@click.argument("what", type=click.Choice(["models", "tasks", "runs"]), default="tasks")
 @click.argument("filter_text", metavar="[FILTER]", default="")
 @click.option("--configs", is_flag=True, help="With models: list the packaged configs, which are models by name.")
 @click.option("--format", "form", type=TableFormat(), default=TABLE, show_default=True)

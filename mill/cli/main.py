@@ -21,7 +21,7 @@ from typing import Any
 import click
 
 from mill import __version__
-from mill.api.errors import MillError, UnknownName, nearest
+from mill.api.errors import MillError, SpecError, UnknownName, nearest
 from mill.api.registry import checks, commands
 from mill.cli.start import INTERRUPTED
 from mill.support.processes import world_size
@@ -41,7 +41,7 @@ COMMANDS = {
     "export": ("mill.cli.export", "Results in trackers (MLflow, wandb, trackio) and in the formats of other tools."),
     "show": ("mill.cli.show", "One sample of a run, with its reasoning and tool calls."),
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
-    "new": ("mill.cli.new", "Write a starting file for a task, a backend or a metric, with its test."),
+    "new": ("mill.cli.new", "Write a starting file for a task or a backend, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
     "collect": ("mill.cli.scores:collect_command", "All scores of an output folder in one table."),
     "diff-scores": ("mill.cli.scores:diff_scores_command", "The scores of two runs or output folders, row by row."),
@@ -49,8 +49,8 @@ COMMANDS = {
     "conform": ("mill.cli.new:conform_command", "Check that a backend fulfils the contract."),
     "lm-eval": ("mill.cli.lm_eval", "lm-evaluation-harness with mill's models."),
     "score": ("mill.cli.scores:score_command", "Score a recorded run again, without the model."),
-    "schema": ("mill.cli.eval:schema_command", "Print the JSON schema of run files."),
 }
+_REMOVED = {"schema": "`mill eval --help` lists the options of a run file, `mill eval --config FILE --dry_run` checks one"}
 _POSITIONAL = {
     **dict.fromkeys(("model", "models", "task", "tasks"), "models and tasks are positional"),
     "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",
@@ -88,6 +88,8 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS and args[0] not in _installed():
+            if args[0] in _REMOVED:
+                raise SpecError(f"mill {args[0]} was removed: {_REMOVED[args[0]]}")
             names = self.list_commands(ctx)
             raise UnknownName("command", args[0], names, hint=f"commands are {', '.join(names)}")
         return super().resolve_command(ctx, args)
@@ -247,8 +249,8 @@ def _option_message(error: click.NoSuchOption) -> str:
     name, context = underscored(error.option_name.lstrip("-")), error.ctx
     params = context.command.params if context else []
     known = [option.lstrip("-") for param in params if isinstance(param, click.Option) for option in param.opts]
-    if context and context.command.name == "eval" and name in REMOVED:
-        return f"{error.option_name} {REMOVED[name]}"
+    if context and name in REMOVED.get(context.command.name or "", {}):
+        return f"{error.option_name} {REMOVED[context.command.name or ''][name]}"
     message = f"unknown option {error.option_name}"
     positional = " ".join(param.human_readable_name.upper() for param in params if isinstance(param, click.Argument))
     if context and positional and name in _POSITIONAL:

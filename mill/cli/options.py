@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from mill.api.errors import SpecError, UnknownName
+from mill.api.errors import SpecError
 from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
 from mill.options.option import Option, one_call, options_of
 from mill.report.tables import LATEX, MARKDOWN, PRINTED
@@ -18,13 +17,10 @@ from mill.support.files import check_path
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any]
-else:
-    ParamType = click.ParamType  # not generic in older versions of click
-
-if TYPE_CHECKING:
-    ClickChoice = click.Choice[str]
-else:
-    ClickChoice = click.Choice  # not generic in older versions of click
+    Choice = click.Choice[str]
+else:  # not generic in older versions of click
+    ParamType = click.ParamType
+    Choice = click.Choice
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -43,19 +39,15 @@ class OptionType(ParamType):
         return self.option.read_text(value, where)
 
 
-def option(
-    name: str, kind: type[msgspec.Struct] = EvalOptions, *, off: str = "", help: str = "", default: bool | None = None
-) -> Decorator:
-    """The click option of a defined option. Its value is None if it is not given: the Struct has the defaults.
-
-    `off` is the flag's opposite (`--no_chat`); `default` is for commands whose default differs.
-    """
+def option(name: str, kind: type[msgspec.Struct] = EvalOptions, *, help: str = "", default: bool | None = None) -> Decorator:
+    """The click option of a defined option. Its value is None if it is not given: the Struct has the defaults. `default` is
+    for commands whose default differs."""
     defined = options_of(kind)[name]
     if defined.hints.positional:
         return click.argument(name, required=False)
     names = [f"--{spelling}" for spelling in defined.names]
-    if off:
-        names[0] += f"/--{off}"
+    if defined.hints.off:
+        names[0] += f"/--{defined.hints.off}"
     arguments: dict[str, Any] = {"help": help or defined.help}
     if defined.is_flag:
         arguments |= {"is_flag": True, "default": default}
@@ -112,27 +104,7 @@ def split_paths(given: Iterable[list[str]]) -> list[str]:
     return [path for part in given for path in part]
 
 
-class FiniteFloat(click.FloatRange):
-    """A finite number of at least `min`: click accepts `nan` and `inf` in every range."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return float(number)
-
-
-class NamedChoice(ClickChoice):
-    """One of a few words; another one is refused with the nearest."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value not in self.choices:
-            name = f"argument of {ctx.command_path}" if ctx else "value"
-            raise UnknownName(name, str(value), map(str, self.choices), hint=f"it takes {', '.join(map(str, self.choices))}")
-        return super().convert(value, param, ctx)
-
-
-class TableFormat(ClickChoice):
+class TableFormat(Choice):
     """A format of a table or report; `markdown` is another name of md."""
 
     def __init__(self, formats: Sequence[str] = PRINTED) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import click
 
-from mill.api.budget import Price
 from mill.api.errors import RunError, SpecError
 from mill.checks.glossary import counted
-from mill.cli.options import FilePath
+from mill.cli.options import FilePath, option
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.options.text import check_price, make_price, parse_pairs
+from mill.options.text import make_price
 from mill.report.plots import (
     FORMS,
     PlotData,
@@ -40,10 +39,8 @@ PLOTS = "plots"
 @click.option("--format", "forms", default=",".join(FORMS), show_default=True, help="Formats, by commas: svg, png.")
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Tasks and benchmarks whose name contains this, also tasks inside of a benchmark.")
-@click.option(
-    "--price", default=None, metavar="in=X,out=Y", help="Dollars for 1M prompt and output tokens: cost instead of tokens."
-)
-def command(folder: str, out: str | None, forms: str, model: str, task: str, price: str | None) -> int:
+@option("price", help="Dollars for a million tokens: in=0.15,out=0.60. Shows cost instead of tokens.")
+def command(folder: str, out: str | None, forms: str, model: str, task: str, price: dict[str, float] | None) -> int:
     """Draw the runs of FOLDER, an output folder or a run. For each benchmark, and each task that is in none:
 
     \b
@@ -58,7 +55,7 @@ def command(folder: str, out: str | None, forms: str, model: str, task: str, pri
       mill plot results --format svg --out paper/plots --task mmlu
       mill plot results --price "in=0.15,out=0.60"
     """
-    chosen, prices, path = _read_forms(forms), _read_price(price), Path(folder)
+    chosen, prices, path = _read_forms(forms), make_price(price or {}), Path(folder)
     check_installed()
     runs = [run for run in read_runs(path) if model in run.model and run.results.tasks]
     if not runs:
@@ -117,14 +114,3 @@ def _read_forms(text: str) -> list[str]:
     if wrong:
         raise SpecError(f"--format {text}: {wrong[0]!r} is none of {', '.join(FORMS)}")
     return forms
-
-
-def _read_price(text: str | None) -> Price | None:
-    """`in=0.15,out=0.60`."""
-    if text is None:
-        return None
-    try:
-        check_price(parse_pairs(text))
-    except SpecError as error:
-        raise SpecError(f"--price {text[:60]!r}: {error}") from error
-    return make_price(parse_pairs(text))

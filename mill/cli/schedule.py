@@ -1,8 +1,7 @@
-"""`mill schedule MODELS TASKS`: a matrix of runs on a cluster, or one after another on this machine."""
+"""`mill schedule MODELS TASKS`: a matrix of runs on a cluster."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import shlex
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import click
 
-from mill.api.errors import Interrupted, MissingPackage, SpecError
+from mill.api.errors import MissingPackage, SpecError
 from mill.checks.glossary import counted
 from mill.cli.main import run as run_command
 from mill.cli.options import FilePath, chosen_output_dir, given_options, option, options
@@ -27,22 +26,21 @@ from mill.schedule import (
     Cluster,
     active_jobs,
     cell_of,
-    forget_cells,
     read_cells,
     read_cluster,
     remember_cells,
-    run_locally,
     submit,
 )
 from mill.store.folder import RunFolder
 from mill.store.session import SessionFile
+from mill.support.files import refuse_links
 from mill.support.terminal import echo
 from mill.tasks.load import expand_task_files, load_builtin, load_files, select
 
 DONE, ACTIVE, TO_DO = "done", "active", "to do"
 PASSED_ON = (
     "limit", "seed", "batch_size", "gen_kwargs", "max_tokens", "system_prompt", "apply_chat_template", "sandbox",
-    "sandbox_image",
+    "sandbox_image", "no_remote_code", "confirm_run_unsafe_code",
 )  # fmt: skip
 _COLUMNS = ("model", "task", "shots", "state", "missing")
 
@@ -51,8 +49,6 @@ EXAMPLES = """
 Examples:
   mill schedule org/small,org/large mmlu,gsm8k --n_shots 0,5 --cluster cluster.yaml
   mill schedule org/small mmlu,gsm8k --n_shots 0,5 --dry_run
-  mill schedule org/small gsm8k --local
-  mill schedule org/large mmlu --forget
   mill collect --check
 
 \b
@@ -71,11 +67,8 @@ A cluster file, all of it optional:
 @click.option("--n_shots", default=None, help="Numbers of few-shot examples, comma-separated. [default: each task's own]")
 @option("output_dir")
 @click.option("--cluster", type=FilePath(), default=None, help="YAML file with the limits of a job and of arrays.")
-@click.option("--local", is_flag=True, help="Run the jobs as processes of this machine, and wait for them.")
 @click.option("--dry_run", is_flag=True, help="Show the matrix and what is missing; submit nothing.")
-@click.option("--forget", is_flag=True, help="Remove them from the list of scheduled jobs; results and submitted jobs stay.")
-@options(PASSED_ON)
-@options(("task_paths", "no_remote_code", "confirm_run_unsafe_code"))
+@options((*PASSED_ON, "task_paths"))
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -85,9 +78,7 @@ def command(
     n_shots: str | None,
     output_dir: str | None,
     cluster: str | None,
-    local: bool,
     dry_run: bool,
-    forget: bool,
     **values: Any,
 ) -> int:
     """Run every combination of MODELS, TASKS and --n_shots that has no complete result yet, each as a job of SLURM.
@@ -96,37 +87,30 @@ def command(
     over is queued again and resumes.
     """
     folder = chosen_output_dir(ctx, output_dir).resolve()
-    if forget:
-        if dry_run or local:
-            raise SpecError("--forget starts nothing: leave out --dry_run and --local")
-        shots = [] if n_shots is None else _shots(n_shots)
-        count = forget_cells(folder, split_names(models), split_names(tasks), shots)
-        echo(f"{counted(count, 'job')} removed from the schedule")
-        return int(count == 0)
-    if not local and importlib.util.find_spec("submitit") is None:
+    if not dry_run and importlib.util.find_spec("submitit") is None:
         raise MissingPackage("mill schedule", "submitit", "slurm")
-    limits = read_cluster(cluster, local=local)
+    limits = read_cluster(cluster)
     given = given_options(ctx, values, EvalOptions)
     cells = _cells(split_names(models), split_names(tasks), _shots(n_shots), folder, given)
     if dry_run:
-        states = _states(cells, folder, local=local)
+        states = _states(cells, folder)
         _show(cells, states, folder)
         count = sum(state == TO_DO for state in states.values())
         arrays = -(-count // limits.array_size)
         jobs = f"{count} of {counted(len(cells), 'job')} in {counted(arrays, 'array')}"
         echo(f"would submit {jobs}: {', '.join(f'{name}={value}' for name, value in limits.parameters('mill').items())}")
         return 0
-    # Two commands that submit at the same time would both find a cell missing; local cells take the lock themselves.
-    with contextlib.nullcontext() if local else SessionFile(RunFolder(folder / FOLDER), [FOLDER]) as turn:
-        if turn is not None:
-            turn.take_turn()
-        states = _states(cells, folder, local=local)
+    refuse_links(folder / FOLDER, folder)
+    # Two commands that submit at the same time would both find a cell missing.
+    with SessionFile(RunFolder(folder / FOLDER), [FOLDER]) as turn:
+        turn.take_turn()
+        states = _states(cells, folder)
         remember_cells(folder, cells)
         todo = [cell for cell in cells if states[cell.key] == TO_DO]
         if not todo:
             _show(cells, states, folder)
             return 0
-        return _run_locally(todo, limits, folder) if local else _submit(todo, limits, folder)
+        return _submit(todo, limits, folder)
 
 
 def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder: Path, given: dict[str, Any]) -> list[Cell]:
@@ -153,12 +137,13 @@ def _cells(models: list[str], tasks: list[str], shots: list[int | None], folder:
 
 def _eval_options(n_shots: int | None, given: dict[str, Any], paths: tuple[str, ...]) -> list[str]:
     """The options of a cell's `mill eval`."""
-    texts = {"n_shots": n_shots, **{name: given.get(name) for name in PASSED_ON if name != "apply_chat_template"}}
-    texts |= {"seed": given.get("seed"), "gen_kwargs": format_pairs(given.get("gen_kwargs", {})) or None}
-    words = [word for name, value in texts.items() if value is not None for word in (f"--{name}", str(value))]
-    words += ["--apply_chat_template"] * bool(given.get("apply_chat_template"))
-    words += ["--no_remote_code"] * bool(given.get("no_remote_code"))
-    words += ["--confirm_run_unsafe_code"] * bool(given.get("confirm_run_unsafe_code"))
+    passed = {name: given[name] for name in PASSED_ON if name in given}
+    words = [] if n_shots is None else ["--n_shots", str(n_shots)]
+    for name, value in passed.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False:
+            words += [f"--{name}", format_pairs(value) if isinstance(value, dict) else str(value)]
     return words + [word for path in paths for word in ("--task_paths", path)]
 
 
@@ -171,10 +156,10 @@ def _shots(text: str | None) -> list[int | None]:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def _states(cells: list[Cell], folder: Path, *, local: bool) -> dict[str, str]:
+def _states(cells: list[Cell], folder: Path) -> dict[str, str]:
     known = read_cells(folder)
     incomplete = {cell.key: known.get(cell.key, cell) for cell in cells if cell.missing(folder)}
-    active = set() if local else active_jobs(incomplete.values())
+    active = active_jobs(incomplete.values())
     return {
         cell.key: DONE if cell.key not in incomplete else ACTIVE if incomplete[cell.key].job in active else TO_DO
         for cell in cells
@@ -190,22 +175,6 @@ def _submit(cells: list[Cell], limits: Cluster, folder: Path) -> int:
     check = shlex.join(["mill", "collect", "--check", "--output_dir", str(folder)])
     echo(f"{counted(count, 'job')} in the queue; `{check}` lists what is missing")
     return 0
-
-
-def _run_locally(cells: list[Cell], limits: Cluster, folder: Path) -> int:
-    failed = 0
-    try:
-        with contextlib.closing(run_locally(cells, limits, folder)) as ended:
-            for number, (cell, error) in enumerate(ended, 1):
-                remember_cells(folder, [cell])
-                what = f"{cell.model} {cell.task} shots {cell.shots}"
-                echo(f"[{number}/{len(cells)}] {what}: {error or 'done'}", err=bool(error))
-                failed += error is not None
-    except KeyboardInterrupt:
-        raise Interrupted() from None
-    collect = shlex.join(["mill", "collect", "--output_dir", str(folder)])
-    echo(f"{len(cells) - failed} of {counted(len(cells), 'job')} done; `{collect}` shows the scores")
-    return int(failed > 0)
 
 
 def _show(cells: list[Cell], states: dict[str, str], folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mill.api.errors import SpecError, UnknownName
-from mill.cli.options import FilePath, NamedChoice
+from mill.cli.options import FilePath
 from mill.report.show import print_timing, transcript
 from mill.report.tables import print_table
 from mill.store.folder import MANIFEST, RunFolder
@@ -32,7 +32,7 @@ TEXT, JSON = "text", "json"
 @click.argument("sample_id", metavar="[ID]", required=False)
 @click.option("--repeat", type=click.IntRange(min=0), default=0, show_default=True, help="Which of several answers.")
 @click.option("--timing", is_flag=True, help="Where the time of the run went, phase by phase.")
-@click.option("--format", "form", type=NamedChoice([TEXT, JSON]), default=TEXT, show_default=True)
+@click.option("--format", "form", type=click.Choice([TEXT, JSON]), default=TEXT, show_default=True)
 def command(run: str, task: str | None, sample_id: str | None, repeat: int, timing: bool, form: str) -> int:
     """Show the sample ID of TASK in the folder RUN: prompt, reasoning, tool calls with their results, answer and scores.
 

@@ -285,31 +285,15 @@ def _first(holds: Callable[[int], bool], n: int) -> int:
     return bisect_left(range(n), True, key=holds)
 
 
-POWER = 0.8  # how often a loss that counts as detectable is found
-_PRECISION = 1e-4  # of a share
+POWER = 0.8  # how often enough samples show a loss
 _MOST_TERMS = 100  # of the sum over numbers of changed samples
 _SPREAD = 6.0  # standard deviations of that number on either side
 
 
-def detectable_loss(n: int, gains: float, level: float = 0.05) -> float | None:
-    """The smallest loss of accuracy that McNemar's exact test at `level` finds with a probability of `POWER`, where `gains`
-    is the share of samples that only the candidate answers correctly. None where no loss would be found: without a gain
-    the test needs six losses at 5 %.
-
-    The power is computed, not simulated: the number of changed samples is binomial, and so are the losses among them.
-    """
-    most = 1.0 - 2 * gains
-    if n < 1 or power(n, most, gains, level) < POWER:
-        return None
-    low, high = 0.0, most
-    while high - low > _PRECISION:
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(n, middle, gains, level) >= POWER else (middle, high)
-    return high
-
-
 def power(n: int, loss: float, gains: float, level: float = 0.05) -> float:
-    """The probability that McNemar's exact test finds that accuracy fell, if it fell by `loss`."""
+    """The probability that McNemar's exact test at `level` finds that accuracy fell, if it fell by `loss`, where `gains` is
+    the share of samples that only the candidate answers correctly. It is computed, not simulated: the number of changed
+    samples is binomial, and so are the losses among them."""
     changed = min(1.0, loss + 2 * gains)
     if changed <= 0:
         return 0.0

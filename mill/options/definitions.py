@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -99,7 +99,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         Count | Fraction | None,
         Meta(
             description="Samples of each task or prompt suite: a count (100) or a fraction (0.1).",
-            examples=[100, 0.1],
             extra=hints(aliases=("num_prompts",), expected=_PART),
         ),
     ] = None
@@ -108,7 +107,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         Meta(
             description="A random sample, stratified by subject or category, of each task or benchmark: a count (1000, for "
             "all of mmlu) or a fraction (0.1). A larger one contains a smaller one of the same seed.",
-            examples=[1000, 0.1],
             extra=hints(expected=_PART),
         ),
     ] = None
@@ -117,7 +115,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         Meta(
             description="Run random samples until this claim about the score of the whole test set is decided: acc>0.6, or "
             "acc_drop>0.01 of compare.",
-            examples=["acc>0.6"],
             extra=hints(check=read_claim),
         ),
     ] = None
@@ -141,7 +138,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         dict[Any, Any],
         Meta(
             description="Decoding options: temperature=0.7,until=[a,b].",
-            examples=[{"temperature": 0.7, "until": ["\n\n"]}],
             extra=hints(from_text=parse_pairs, check=check_gen_kwargs, expected="key=value,key=value or a mapping"),
         ),
     ] = {}
@@ -160,7 +156,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         dict[Any, Any],
         Meta(
             description="Variables of the chat template: enable_thinking=false.",
-            examples=[{"enable_thinking": False}],
             extra=hints(from_text=parse_pairs, check=check_variables, expected="key=value,key=value or a mapping"),
         ),
     ] = {}
@@ -169,7 +164,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         Meta(
             description="What the model writes before and after its reasoning, which is not scored; none to score it with "
             "the answer.",
-            examples=[["<think>", "</think>"]],
             extra=hints(from_text=read_tag_list, check=read_tags, default="<think>,</think>"),
         ),
     ] = None
@@ -189,7 +183,6 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
         Meta(
             description="Address of the server, for models that name none. A bare model name is then served by an "
             "OpenAI-compatible server.",
-            examples=["http://127.0.0.1:8000"],
         ),
     ] = None
     no_remote_code: Annotated[bool, Meta(description="Never run Python code that comes with a model.")] = False
@@ -223,14 +216,11 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
             return dict(self.gen_kwargs)
         return {**self.gen_kwargs, "max_gen_toks": self.max_tokens}
 
-    @property
-    def reasoning(self) -> dict[str, Any]:
-        """What `RenderSettings` takes about reasoning."""
-        return {
-            "reasoning_effort": self.reasoning_effort,
-            "chat_template_kwargs": self.chat_template_kwargs,
-            "reasoning_tags": None if self.reasoning_tags is None else tuple(self.reasoning_tags),
-        }
+    def render_settings(self, **others: Any) -> RenderSettings:
+        """The settings that have the name of an option; `others` are those that it does not decide alone."""
+        shared = {field.name for field in fields(RenderSettings)} & {*self.__struct_fields__} - {*others}
+        tags = None if self.reasoning_tags is None else tuple(self.reasoning_tags)
+        return RenderSettings(**{name: getattr(self, name) for name in shared} | {"reasoning_tags": tags} | others)
 
 
 class EvalOptions(RunOptions, kw_only=True, frozen=True):
@@ -240,7 +230,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         list[Text],
         Meta(
             description="Models to evaluate, comma-separated.",
-            examples=[["hf[path=org/name]"]],
             extra=hints(from_text=read_list),
         ),
     ] = []
@@ -248,7 +237,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         list[Text],
         Meta(
             description="Tasks, benchmarks, patterns (mmlu_*) or data files, comma-separated.",
-            examples=[["mmlu", "gsm8k"]],
             extra=hints(from_text=read_list),
         ),
     ] = []
@@ -256,7 +244,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         list[Text],
         Meta(
             description="Only the samples with these ids, comma-separated, within the limit.",
-            examples=[["17", "42"]],
             extra=hints(from_text=read_list),
         ),
     ] = []
@@ -265,7 +252,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="The smallest random sample whose 95 % interval of the first metric is at most this much to either "
             "side for any score: 0.02. It is extended where the data need more.",
-            examples=[0.02],
             extra=hints(expected="a number above 0 and below 0.5"),
         ),
     ] = None
@@ -293,7 +279,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Metrics over the answers to a question, comma-separated: pass@K (at least one of K is right), "
             "maj@K (the most frequent answer of K), avg@K (the first K), best@K (the one that the judge rates highest).",
-            examples=[["pass@1", "pass@5"]],
             extra=hints(from_text=read_list, default="pass@K and maj@K of all --repeats"),
         ),
     ] = None
@@ -312,7 +297,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         bool | None,
         Meta(
             description="With a chat template: each few-shot example as a turn of the user and one of the assistant.",
-            extra=hints(default="one message with all; lm-eval's own for its tasks"),
+            extra=hints(default="one message with all; lm-eval's own for its tasks", off="no_fewshot_as_multiturn"),
         ),
     ] = None
     exact: Annotated[bool, Meta(description="hf: compute every row by itself, without shared prefixes or padding.")] = False
@@ -349,7 +334,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Trackers that get the run when it ends, comma-separated: mlflow, wandb or trackio, as for "
             "`mill export --to`.",
-            examples=[["mlflow:http://127.0.0.1:5000"]],
             extra=hints(from_text=read_list),
         ),
     ] = []
@@ -358,7 +342,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="Budget of the whole run: prompt and output tokens (20M, 500k), over all processes and resumes. "
             "At a budget the run stops with exit code 4, and a larger one continues it.",
-            examples=["20M"],
             extra=hints(
                 from_text=read_tokens, metavar="TOKENS", expected="a number of tokens from 1 to 10^15, such as 20M or 500k"
             ),
@@ -368,7 +351,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Annotated[float, Meta(gt=0, le=1e9)] | None,
         Meta(
             description="Budget of the whole run in dollars, by --price or LiteLLM's prices.",
-            examples=[15],
             extra=hints(
                 from_text=read_dollars, metavar="DOLLARS", expected="an amount of dollars above 0, up to 10^9, such as 15"
             ),
@@ -378,7 +360,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Annotated[float, Meta(gt=0, le=1e9)] | None,
         Meta(
             description="Budget of the whole run: wall time of all sessions (2h, 90m, 1h30m, or seconds).",
-            examples=["2h"],
             extra=hints(
                 from_text=read_seconds,
                 metavar="TIME",
@@ -391,7 +372,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Meta(
             description="What the model's tokens cost, in dollars for a million: in=0.15,out=0.60, also cached= and "
             "reasoning=.",
-            examples=[{"in": 0.15, "out": 0.6}],
             extra=_PRICE,
         ),
     ] = {}
@@ -429,22 +409,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
 
     @property
     def settings(self) -> RenderSettings:
-        return RenderSettings(
-            n_shots=self.n_shots,
-            seed=self.seed,
-            repeats=self.repeats,
-            gen_kwargs=self.decoding,
-            system_prompt=self.system_prompt,
-            apply_chat_template=bool(self.apply_chat_template),
-            fewshot_as_multiturn=self.fewshot_as_multiturn,
-            same_shots=self.same_shots,
-            cot=self.cot,
-            shuffle_choices=self.shuffle_choices,
-            permutations=self.permutations,
-            max_rounds=self.max_rounds,
-            max_tool_output=self.max_tool_output,
-            **self.reasoning,
-        )
+        return self.render_settings(gen_kwargs=self.decoding, apply_chat_template=bool(self.apply_chat_template))
 
     @property
     def run(self) -> RunConfig:
@@ -487,7 +452,9 @@ class CheckOptions(RunOptions, kw_only=True, frozen=True):
         list[Text] | None,
         Meta(description="Tasks or benchmarks instead of prompts, comma-separated.", extra=hints(from_text=read_list)),
     ] = None
-    chat: Annotated[bool | None, Meta(description="Apply the chat template, or send plain text.")] = None
+    chat: Annotated[
+        bool | None, Meta(description="Apply the chat template, or send plain text.", extra=hints(off="no_chat"))
+    ] = None
     forced_tokens: Annotated[
         int, Meta(ge=0, description="Tokens of each baseline answer that both models score, for KL; 0 for none.")
     ] = FORCED_TOKENS
@@ -503,7 +470,9 @@ class CheckOptions(RunOptions, kw_only=True, frozen=True):
         Meta(description='Rules that the 95 % interval must show: "acc_drop<0.01". Exit code 3 or 5 if it does not.'),
     ] = None
     strict: Annotated[bool, Meta(description="Count an inconclusive rule as broken.")] = False
-    report: Annotated[bool, Meta(description="Write report.html beside the check.")] = True
+    report: Annotated[
+        bool, Meta(description="Write report.html beside the check. [default: on]", extra=hints(off="no_report"))
+    ] = True
 
 
 def merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
@@ -528,46 +497,9 @@ def _token_limits(values: Mapping[str, Any]) -> list[str]:
     return [name for name in values.get("gen_kwargs", {}) if option_name(name) == "max_gen_toks"]
 
 
-_UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
-
-
 def read_run_file(path: str) -> dict[str, Any]:
     """The options in a run file, checked, by name."""
     given = read_yaml(path, "run file")
     if given is None:
         raise SpecError(f"the run file {path} is empty")
-    for name, value in given.items():
-        if any(_UNWRITABLE.search(text) for text in _texts(value)):
-            raise SpecError(f"{name} in {path} has an invalid character: NUL, or half of a surrogate pair")
     return read_all(given, options_of(EvalOptions), f"option in {path}", suffix=f" in {path}")
-
-
-def run_file_schema() -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of run files. Editors complete the names; other spellings are patterns."""
-    options = options_of(EvalOptions)
-    patterns = {
-        f"^{spelling.replace('_', '[-_]')}$": {"$ref": f"#/properties/{option.name}"}
-        for option in options.values()
-        for spelling in option.names
-        if "_" in spelling or spelling != option.name
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "mill run file",
-        "description": "Options of `mill eval --config FILE`. The command line wins over the file.",
-        "type": "object",
-        "properties": {name: option.json_schema() for name, option in options.items()},
-        "patternProperties": patterns,
-        "additionalProperties": False,
-    }
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts of a value: itself, those of a list, or the names, values and lists of a mapping."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        yield from (text for text in value if isinstance(text, str))
-    elif isinstance(value, dict):
-        for part in (*value, *value.values()):
-            yield from (text for text in (part if isinstance(part, list) else [part]) if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""One option: how its definition, a field of a msgspec Struct, becomes checks, messages, help texts and a JSON schema."""
+"""One option: how its definition, a field of a msgspec Struct, becomes checks, messages and help texts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ from mill.support.clocks import own_clock
 from mill.support.secrets import is_secret, redact_text
 from mill.support.terminal import own_warnings
 
+# Options that commands had, with what to use instead.
 REMOVED = {
-    "reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone",
-    "engine": "is called executor now",
+    "eval": {
+        "reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone",
+        "engine": "is called executor now",
+    },
+    "schedule": {
+        "forget": "was removed: to forget a job, delete its file in schedule/cells of the output folder",
+        "local": "was removed: mill eval MODELS TASKS --n_shots N runs models one after another on this machine",
+    },
 }
 
 
@@ -46,6 +53,8 @@ class Hints:
     """The accepted values in words, where the type does not explain them."""
     metavar: str = ""
     """What help texts show for the value, where the type does not explain it."""
+    off: str = ""
+    """The opposite of a flag, such as no_chat."""
     positional: bool = False
     """Whether it is an argument of a command, not an option."""
     paths: int = 0
@@ -149,18 +158,6 @@ class Option:
             return self.hints.expected
         return f"a comma-separated text or {_expected(self.info)}" if self.is_list else _expected(self.info)
 
-    def json_schema(self) -> dict[str, Any]:
-        """What a run file may have under this name. Null means the default."""
-        base = msgspec.json.schema(self.kind)
-        base.pop("description", None)
-        allowed = [part for part in base.pop("anyOf", [base]) if part != {"type": "null"}]
-        allowed = [{key: value for key, value in part.items() if key != "description"} for part in allowed]
-        allowed = [inner for part in allowed for inner in part.get("anyOf", [part])]
-        if self.hints.from_text is not None:
-            allowed.append({"type": "string", "pattern": r"\S"})
-        schema: dict[str, Any] = {"description": self.help, "anyOf": [*allowed, {"type": "null"}]}
-        return schema if self.default in (None, "", [], {}) else {**schema, "default": self.default}
-
 
 @functools.cache
 def options_of(kind: type[msgspec.Struct]) -> dict[str, Option]:
@@ -174,8 +171,8 @@ def find_option(name: str, options: Mapping[str, Option], what: str) -> Option:
     for option in options.values():
         if spelled in option.names:
             return option
-    if spelled in REMOVED:
-        raise SpecError(f"{name} {REMOVED[spelled]}")
+    if spelled in REMOVED["eval"]:
+        raise SpecError(f"{name} {REMOVED['eval'][spelled]}")
     known = [spelling for option in options.values() for spelling in option.names]
     raise UnknownName(what, name, known, hint=f"options are {', '.join(sorted(options))}")
 

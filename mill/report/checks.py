@@ -10,7 +10,6 @@ from typing import Any
 
 from mill.checks.gate import KEPT, RuleOutcome
 from mill.checks.glossary import GROUPS, METRICS, counted, format_interval, format_value, title
-from mill.checks.kinds import explain
 from mill.checks.pairing import EMPTY
 from mill.checks.result import Check, Variant
 from mill.checks.verdict import first_sentences
@@ -67,15 +66,6 @@ def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
         else:
             groups.append([variant])
     return groups
-
-
-def explanations(check: Check) -> list[str]:
-    """A paragraph for each variant, with its label where there are several."""
-    several, paragraphs = len(check.variants) > 1, []
-    for variant in check.variants:
-        if sentences := explain(check, variant):
-            paragraphs.append(" ".join([*([f"{variant.label}:"] if several else []), *sentences]))
-    return paragraphs
 
 
 Cell = tuple[str, str]  # a value, and its interval with the p-value

@@ -15,7 +15,7 @@ from mill.checks.gate import RuleOutcome
 from mill.checks.result import FILE, FOLDER, Check, read_check
 from mill.checks.subjects import CHECK_RUNS
 from mill.checks.verdict import first_sentences
-from mill.report.checks import details, explanations, metric_groups, task_table
+from mill.report.checks import details, metric_groups, task_table
 from mill.report.scores import COLUMNS, NUMBERS, result_warnings, score_table
 from mill.report.tables import escape, number
 from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs
@@ -274,7 +274,6 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = (), about: 
     """A check with the outcomes of its rules."""
     lines = [f"### mill {escape(check.command)}: {escape(', '.join(check.tasks))}", ""]
     lines += [f"**{escape(sentence)}**  " for sentence in first_sentences(check.variants)] + [""]
-    lines += [f"{escape(paragraph)}\n" for paragraph in explanations(check)]
     lines += [
         f"- `{outcome.rule.option} {outcome.rule.text}`: {outcome.status} ({escape(outcome.message)})"
         for outcome in outcomes

@@ -5,25 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
 from mill.api.errors import SpecError
 
-
-class _Pattern:
-    """A pattern that is compiled when it is used: all of them would take a tenth of the time of `mill --help`."""
-
-    def __init__(self, text: str, flags: int = 0) -> None:
-        self.text, self.flags = text, flags
-
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        return re.compile(self.text, self.flags)
-
-
+# Patterns without regard to case. `re` compiles and keeps each when it is used: all of them take a tenth of the time of
+# `mill --help`.
 _TOKENS = (
     "api|auth|access|hf|bearer|ad|session|security|refresh|id"  # those of a tokenizer, such as eos_token, are no secrets
 )
@@ -33,25 +22,22 @@ _NAME = (
 )
 _SCHEME = r"https?(?:://|:/(?!/)|//|:(?!/))"  # also where a colon or a slash is missing
 _SHORTEST = 6  # anything shorter would also be taken out of harmless words
-_WHOLE = _Pattern(_NAME, re.IGNORECASE)
 # Before the host: name:password, or a token alone. A password may have an @ that should have been %40.
-_IN_ADDRESS = _Pattern(r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+(?:@[^/@\s\[\]?#,]+)*)(?=@)")
+_IN_ADDRESS = r"(://(?:[^/@\s:\[\]?#]*:)?)([^/@\s\[\]?#]+(?:@[^/@\s\[\]?#,]+)*)(?=@)"
 # After the path: ?api_key=..., &token=..., &sig=...
 _QUERY_NAME = rf"(?:{_NAME}|[\w.-]*(?:key|token|secret|sig|signature|passw(?:or)?d|auth|credential))"
-_IN_QUERY = _Pattern(rf"([?&;]{_QUERY_NAME}=)([^&;#\s\[\]\"',<>]+)", re.IGNORECASE)
+_IN_QUERY = rf"([?&;]{_QUERY_NAME}=)([^&;#\s\[\]\"',<>]+)"
 _QUOTED = r"\"(?:[^\"\\]|\\.)*\"|'[^']*'"
 _START = rf"(?:{_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})?"  # of a value: quotes and braces may contain commas
 # In prose a value ends at whitespace; in the brackets of a spec, at the end of the argument.
-_IN_TEXT = _Pattern(rf"((?:^|\s|--){_NAME}\s*=\s*)({_QUOTED}|[^,\]\s]+)", re.IGNORECASE)
+_IN_TEXT = rf"((?:^|\s|--){_NAME}\s*=\s*)({_QUOTED}|[^,\]\s]+)"
 _ARGUMENT = rf"([\[,]\s*{_NAME}\s*=\s*)(?=[^,\]\s])"
-_IN_BRACKETS = _Pattern(rf"{_ARGUMENT}({_START}[^,\]\n]*)", re.IGNORECASE)
-_IN_SPEC = _Pattern(rf"{_ARGUMENT}({_START}[^,\]]*(?:\](?!\s*(?:,|$))[^,\]]*)*)", re.IGNORECASE)
+_IN_BRACKETS = rf"{_ARGUMENT}({_START}[^,\]\n]*)"
+_IN_SPEC = rf"{_ARGUMENT}({_START}[^,\]]*(?:\](?!\s*(?:,|$))[^,\]]*)*)"
 # In a mapping, as Python and JSON write it.
-_IN_MAPPING = _Pattern(
-    rf"((?:\"{_NAME}\"|'{_NAME}')\s*:\s*)({_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\[[^\]]*\]|[^,}}\]\s]+)", re.IGNORECASE
-)
-_OPTION = _Pattern(rf"--{_NAME}=", re.IGNORECASE)
-_AFTER_SCHEME = _Pattern(r"\b(?:bearer|basic|token)\s+([^\s\"'{}]+)", re.IGNORECASE)
+_IN_MAPPING = rf"((?:\"{_NAME}\"|'{_NAME}')\s*:\s*)({_QUOTED}|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\[[^\]]*\]|[^,}}\]\s]+)"
+_OPTION = rf"--{_NAME}="
+_AFTER_SCHEME = r"\b(?:bearer|basic|token)\s+([^\s\"'{}]+)"
 _EXAMPLE = "$NAME"
 
 
@@ -61,7 +47,7 @@ _known: set[str] = set()
 def remember(secret: str | None) -> None:
     """Remember a secret's value, so that it is removed from text that is shown or stored, such as a server's messages."""
     if secret:
-        _known.update(part for part in (secret, *_AFTER_SCHEME.compiled.findall(secret)) if len(part) >= _SHORTEST)
+        _known.update(part for part in (secret, *re.findall(_AFTER_SCHEME, secret, re.IGNORECASE)) if len(part) >= _SHORTEST)
 
 
 def any_known() -> bool:
@@ -132,7 +118,7 @@ def looks_like_url(text: str) -> bool:
 
 def is_secret(name: str) -> bool:
     """Whether an argument's name says that its value is one; `add_bos_token` and `eos_token` do not."""
-    return _WHOLE.compiled.fullmatch(name) is not None
+    return re.fullmatch(_NAME, name, re.IGNORECASE) is not None
 
 
 def redact(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +137,7 @@ def _redacted(value: Any) -> Any:
 def redact_addresses(text: str) -> str:
     """A text in which no address shows a password, a token or a key."""
     for pattern in (_IN_ADDRESS, _IN_QUERY):
-        text = pattern.compiled.sub(lambda match: match[0] if match[2] == _EXAMPLE else f"{match[1]}***", text)
+        text = _sub(pattern, lambda match: match[0] if match[2] == _EXAMPLE else f"{match[1]}***", text)
     return text
 
 
@@ -167,13 +153,17 @@ def redact_text(text: str) -> str:
     `key=value`, `key=...` and `key=$NAME` are examples and stay.
     """
     for pattern in (_IN_BRACKETS, _IN_TEXT, _IN_MAPPING):
-        text = pattern.compiled.sub(_stars, scrub(text))
+        text = _sub(pattern, _stars, scrub(text))
     return redact_addresses(text)
 
 
 def redact_spec(text: str) -> str:
     """A spec, or several with commas between them, without secrets."""
-    return redact_addresses(_IN_SPEC.compiled.sub(_stars, scrub(text)))
+    return redact_addresses(_sub(_IN_SPEC, _stars, scrub(text)))
+
+
+def _sub(pattern: str, replacement: Callable[[re.Match[str]], str], text: str) -> str:
+    return re.sub(pattern, replacement, text, flags=re.IGNORECASE)
 
 
 def _stars(match: re.Match[str]) -> str:
@@ -186,7 +176,7 @@ def redact_command(argv: Sequence[str]) -> str:
     for position, word in enumerate(argv):
         before = argv[position - 1] if position else ""
         after_option = before.startswith("--") and is_secret(before.lstrip("-"))
-        option = _OPTION.compiled.match(word)
+        option = re.match(_OPTION, word, re.IGNORECASE)
         shown.append("***" if after_option else f"{option.group(0)}***" if option else redact_text(redact_spec(word)))
     return shlex.join(shown)
 
@@ -200,7 +190,7 @@ def refuse_inline(word: str) -> None:
 
     shown = word
     for pattern in (_IN_SPEC, _IN_ADDRESS, _IN_QUERY):
-        shown = pattern.compiled.sub(name_variable, shown)
+        shown = _sub(pattern, name_variable, shown)
     if shown != word:
         why = "a key on a command line is visible to other users: set an environment variable"
         raise SpecError(f"{why} and write '{shown}', in single quotes since mill reads {_EXAMPLE}, not the shell")

@@ -11,7 +11,6 @@ from typing import Any
 from mill.api.errors import MillError, UnknownName
 from mill.checks.gate import Rule, judge
 from mill.checks.glossary import format_value, title
-from mill.checks.kinds import explain
 from mill.checks.result import Check, Variant, read_check
 from mill.report.checks import details, metric_groups
 from mill.report.sections import check_about, listed
@@ -83,7 +82,6 @@ def show_check(
     settings = listed(check.settings)
     variants = [
         {
-            "sentences": explain(check, variant),
             "run": run_of(variant.run),
             "details": details(variant),
         }

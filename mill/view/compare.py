@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mill.api.errors import RunError, SpecError, UnknownName
-from mill.checks.kinds import explain
 from mill.checks.measurements import NEAR_TIE
-from mill.checks.result import Check, Variant
+from mill.checks.result import Variant
 from mill.checks.score_difference import RATIOS
+from mill.checks.verdict import verdict
 from mill.metrics.differences import (
     LOWER,
     Difference,
@@ -28,7 +28,7 @@ from mill.metrics.differences import (
     valued_pairs,
 )
 from mill.metrics.estimate import Estimate
-from mill.metrics.paired import holm, mcnemar, mean_of, rate, rate_difference
+from mill.metrics.paired import holm, mcnemar, mean_of, rate_difference
 from mill.report.tables import number
 from mill.store.sample_row import FAILED, PENDING, STATUSES
 from mill.view.database import TOKENS, value_column
@@ -332,7 +332,7 @@ def _summary(index: ResultsIndex, everything: PairFilter, stored: Any) -> dict[s
     shared = graded.shared()
     counts = _counts(rows, shared)
     compared = list(dict.fromkeys(entry["task"] for entry in listed))
-    sentences = [*_verdict(index, counts, everything, compared, shared), *graded.inconclusive, *_near_ties(rows)]
+    sentences = [*_verdict(counts, everything.b, shared), *graded.inconclusive, *_near_ties(rows)]
     metrics = dict.fromkeys(name for task in tasks if task.files[0]["task"] in compared for name in task.shared)
     return {**counts, "metrics": list(metrics), "unpaired": stored["unpaired"], "groups": listed, "sentences": sentences}
 
@@ -398,33 +398,22 @@ def _grading(index: ResultsIndex, run: str, task: _SharedTask) -> _Grading | Non
     return None
 
 
-def _verdict(
-    index: ResultsIndex,
-    counts: Mapping[str, Any],
-    chosen: PairFilter,
-    tasks: Sequence[str],
-    graded: tuple[_Grading, Sequence[Any]] | None,
-) -> list[str]:
-    """What a check would report of these pairs, in plain sentences."""
+def _verdict(counts: Mapping[str, Any], label: str, graded: tuple[_Grading, Sequence[Any]] | None) -> list[str]:
+    """What a check would report of these pairs."""
     cells = counts["cells"]
     n, worse, better = sum(cells.values()) - cells[OTHER], cells[REGRESSION], cells[IMPROVEMENT]
     by_metric = [] if graded is None or graded[0].is_score else [_metric_sentence(graded[0].metric, counts)]
     if not n and (graded is None or by_metric):
         return by_metric
-    variant = Variant(chosen.b, counts={"samples": counts["n"], "regressions": worse, "improvements": better})
+    variant = Variant(label, counts={"samples": counts["n"], "regressions": worse, "improvements": better})
     if n:
-        variant.metrics["acc_baseline"] = rate(cells[BOTH_RIGHT] + worse, n)
-        variant.metrics["acc"] = rate(cells[BOTH_RIGHT] + better, n)
         variant.metrics["acc_drop"] = rate_difference(worse, better, n)
         variant.p_values["acc_drop"] = mcnemar(worse, better)
     if graded is not None and not by_metric:
         for name, estimate in zip(("score_baseline", "score", "score_drop"), counts["scores"], strict=True):
             variant.metrics[name] = Estimate(**estimate)
         variant.p_values["score_drop"] = math.nan if counts["score_p"] is None else counts["score_p"]
-    planned = find_run(index, chosen.a).manifest.get("tasks", {})
-    limited = any(planned[task]["n"] < planned[task]["total"] for task in tasks if task in planned)
-    settings = {"limit": n if limited else None}
-    return [*explain(Check("compare", list(tasks), [variant], chosen.a, settings), variant), *by_metric]
+    return [verdict(variant), *by_metric] if variant.metrics else by_metric
 
 
 def _metric_sentence(metric: str, counts: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mill.api import batching
 from mill.api.batching import BatchLimits, Unit, as_response, is_out_of_memory, run_batches
 from mill.api.errors import ModelError
 from mill.api.request import CLASSIFY, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, ZERO_SHOT, Request
@@ -75,12 +74,6 @@ def breaks_on(letter: str) -> Callable[[str], None]:
 # Order and size.
 
 
-def test_longest_units_run_first() -> None:
-    hook = Echo()
-    run(units("abc", [1, 5, 3]), hook, requests=1)
-    assert hook.batches == ["b", "c", "a"]
-
-
 def test_token_budget_includes_padding() -> None:
     hook = Echo()
     run(units("fedcba", [6, 5, 4, 3, 2, 1]), hook, tokens=12)
@@ -95,13 +88,6 @@ def test_out_of_memory_halves_the_batch_until_it_fits_and_all_requests_complete(
     responses = run(units("abcdefgh"), hook)
     assert hook.batches == ["abcdefgh", "abcd", "ab", "cd", "ef", "gh"]
     assert texts(responses) == {letter: letter.upper() for letter in "abcdefgh"}
-
-
-def test_twin_an_unrecognised_out_of_memory_falls_back_to_single_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "is_out_of_memory", lambda error: False)
-    hook = Echo(fits(3))
-    run(units("abcdefgh"), hook)
-    assert hook.sizes == [8, 1, 1, 1, 1, 2, 2]
 
 
 def run_with_one_out_of_memory() -> list[int]:

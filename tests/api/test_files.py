@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from mill.api.errors import UnknownName
 from mill.api.registry import import_file, imported_files, metrics, own_names, source_digest
 from mill.options.option import one_call
-from tests.waiting import DEADLINE_S
 
 FILE = """
 from mill.api.registry import register_metric
@@ -79,18 +76,3 @@ def test_names_of_a_module_that_files_import_stay(tmp_path: Path, monkeypatch: p
         with own_names():
             import_file(file, "file")
             assert metrics.get("shared_metric")([]) == 3
-
-
-def test_calls_in_two_threads_have_their_own_names(tmp_path: Path) -> None:
-    files = [write(tmp_path / str(value) / "own.py", value) for value in (1, 2)]
-    both = threading.Barrier(2, timeout=DEADLINE_S)
-
-    def call(file: Path) -> int:
-        with one_call({}):
-            import_file(file, "file")
-            both.wait()
-            value: int = metrics.get("own_metric")([])
-            return value
-
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(call, files)) == [1, 2]

@@ -74,38 +74,20 @@ def test_a_mill_error_during_import_is_raised_unchanged(things: Registry[Any], w
         things.get("a")
 
 
-@pytest.mark.parametrize(
-    ("decorator", "registry"),
-    [
-        (register_model, registry_module.models),
-        (register_task, registry_module.tasks),
-        (register_metric, registry_module.metrics),
-    ],
-    ids=["model", "task", "metric"],
-)
-def test_a_decorator_registers_every_name_and_returns_its_argument(
-    decorator: Callable[..., Any], registry: Registry[Any]
-) -> None:
+def test_a_decorator_registers_every_name_and_returns_its_argument() -> None:
     class Thing:
         pass
 
-    assert decorator("mill-test-one", "mill-test-two")(Thing) is Thing
-    assert (registry.get("mill-test-one"), registry.get("mill-test-two")) == (Thing, Thing)
+    for decorator, kind in ((register_model, "models"), (register_task, "tasks"), (register_metric, "metrics")):
+        assert decorator("mill-test-one", "mill-test-two")(Thing) is Thing  # type: ignore[operator]
+        registry = getattr(registry_module, kind)
+        assert (registry.get("mill-test-one"), registry.get("mill-test-two")) == (Thing, Thing)
 
 
 @pytest.mark.usefixtures("plugins_unread")
-@pytest.mark.parametrize(
-    ("registry", "group"),
-    [
-        (registry_module.models, "mill.models"),
-        (registry_module.tasks, "mill.tasks"),
-        (registry_module.metrics, "mill.metrics"),
-    ],
-    ids=["models", "tasks", "metrics"],
-)
-def test_entry_points_of_the_registrys_group_are_registered(
-    registry: Registry[Any], group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", ["models", "tasks", "metrics"])
+def test_entry_points_of_the_registrys_group_are_registered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, group = getattr(registry_module, kind), f"mill.{kind}"
     publish(
         monkeypatch,
         EntryPoint("mill-test-plugin", "math:pi", group),

@@ -17,8 +17,6 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request, generati
 from mill.api.response import Response, Token
 from mill.api.tools import MALFORMED, ToolCall, ToolResult
 
-DIALOG = (Message("system", "Be brief."), Message("user", "2+2?"))
-
 
 def test_content_hash_is_blake2b_of_the_sorted_json() -> None:
     request = Request(GENERATE, "é=", options={"until": ("\n",), "max_gen_toks": 8})
@@ -41,19 +39,6 @@ def test_content_hash_is_blake2b_of_the_sorted_json() -> None:
 )
 def test_every_part_of_the_request_changes_the_hash(other: Request) -> None:
     assert other.content_hash != Request(LOGLIKELIHOOD, "a", "b").content_hash
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        (Message("user", "2+2?"), Message("system", "Be brief.")),
-        (Message("user", "Be brief."), Message("user", "2+2?")),
-        (Message("system", "Be brief."),),
-    ],
-    ids=["order", "role", "length"],
-)
-def test_another_dialog_has_another_hash(other: tuple[Message, ...]) -> None:
-    assert Request(GENERATE, other).content_hash != Request(GENERATE, DIALOG).content_hash
 
 
 def test_an_option_that_json_cannot_encode_is_refused() -> None:
@@ -130,19 +115,14 @@ def test_empty_is_a_response_without_content(response: Response, empty: bool) ->
 
 REFUSED = {
     "a stop string that is a number": ({"until": 5}, "until=5 must be a text or a list of texts"),
-    "a stop string that is a mapping": ({"until": {"a": 1}}, "must be a text or a list of texts"),
     "stop strings that are no texts": ({"until": ["a", 5]}, "must be a text or a list of texts"),
     "an empty stop string": ({"until": ["a", ""]}, "has an empty string"),
     "half a token": ({"max_gen_toks": 1.5}, "max_gen_toks=1.5 is not a whole number"),
-    "half a candidate": ({"temperature": 1, "top_k": 1.5}, "top_k=1.5 is not a whole number"),
     "a seed that is a word": ({"seed": "abc"}, "seed=abc is not a number"),
-    "a seed that is no whole number": ({"seed": 0.5}, "seed=0.5 is not a whole number"),
     "a truth value for a number": ({"temperature": True}, "temperature=True is not a number"),
     "a number for a truth value": ({"do_sample": 2}, "do_sample=2 is not true or false"),
     "not a number": ({"temperature": float("nan")}, "temperature=nan is not a number"),
-    "infinity": ({"top_p": float("inf")}, "top_p=inf is not a number"),
     "no penalty at all": ({"repetition_penalty": 0}, "repetition_penalty=0 is not between"),
-    "an empty text for a number": ({"temperature": ""}, "temperature= is not a number"),
     "more tokens than any answer has": ({"max_gen_toks": 10**400}, "is not between 1 and 1e+09"),
 }
 

@@ -16,13 +16,12 @@ from mill.checks.compare import compared
 from mill.checks.forced import ForcedGaps
 from mill.checks.gate import BROKEN, KEPT, judge, parse_rules
 from mill.checks.measurements import (
-    Measurements,
-    answer_measurements,
-    forced_measurements,
     group_measurements,
+    measure_answers,
+    measure_forced,
 )
 from mill.checks.pairing import AnswerPair, Pairs, pair
-from mill.checks.result import Check
+from mill.checks.result import Check, Variant
 from mill.metrics.divergence import Gap
 
 
@@ -35,8 +34,8 @@ def numbered(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
     return [AnswerPair(replace(pair.a, id=str(number)), pair.b) for number, pair in enumerate(pairs)]
 
 
-def measure(pairs: Sequence[AnswerPair]) -> Measurements:
-    return answer_measurements(numbered(pairs))
+def measure(pairs: Sequence[AnswerPair]) -> Variant:
+    return measure_answers(Variant("b"), numbered(pairs))
 
 
 def paired(pairs: Sequence[AnswerPair]) -> Pairs[Answer]:
@@ -59,7 +58,7 @@ TABLE = [
 
 
 def values(pairs: list[AnswerPair]) -> dict[str, tuple[float, int]]:
-    return {name: (estimate.value, estimate.n) for name, estimate in measure(pairs).estimates.items()}
+    return {name: (estimate.value, estimate.n) for name, estimate in measure(pairs).metrics.items()}
 
 
 def test_a_table_of_six_samples() -> None:
@@ -133,21 +132,21 @@ def test_divergences_at_near_ties_are_distinguished_from_clear_ones() -> None:
     found = measure([diverging(1, 0.05), diverging(2, 0.5), diverging(3, 2.0), TABLE[0]])
     assert found.counts["diverged"] == 3
     assert (found.counts["near_ties"], found.counts["clear_divergences"]) == (1, 2)
-    assert found.estimates["first_divergence"].value == 3.0  # tokens 2, 3 and 4
-    assert found.estimates["divergence_margin"].value == pytest.approx(2.55 / 3)
-    assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (2 / 4, 4)
+    assert found.metrics["first_divergence"].value == 3.0  # tokens 2, 3 and 4
+    assert found.metrics["divergence_margin"].value == pytest.approx(2.55 / 3)
+    assert (found.metrics["clear_divergence_rate"].value, found.metrics["clear_divergence_rate"].n) == (2 / 4, 4)
 
 
 def test_a_margin_that_is_not_known_counts_as_clear() -> None:
     """One baseline answer that ends first must not remove the metric for all the others."""
     found = measure([diverging(1, 0.5), diverging(2, None), diverging(3, 0.05), TABLE[5]])
-    assert (found.estimates["clear_divergence_rate"].value, found.estimates["clear_divergence_rate"].n) == (2 / 4, 4)
-    assert found.estimates["first_divergence"].n == 3
+    assert (found.metrics["clear_divergence_rate"].value, found.metrics["clear_divergence_rate"].n) == (2 / 4, 4)
+    assert found.metrics["first_divergence"].n == 3
 
 
 def test_clear_divergences_of_engines_without_log_probabilities_are_not_measured() -> None:
-    assert "clear_divergence_rate" not in measure([diverging(1, None)]).estimates
-    assert measure([TABLE[5]]).estimates["clear_divergence_rate"].value == 0.0  # no text diverges
+    assert "clear_divergence_rate" not in measure([diverging(1, None)]).metrics
+    assert measure([TABLE[5]]).metrics["clear_divergence_rate"].value == 0.0  # no text diverges
 
 
 def test_where_the_baseline_ends_first_the_margin_is_of_the_other_engine() -> None:
@@ -160,13 +159,13 @@ def test_where_the_baseline_ends_first_the_margin_is_of_the_other_engine() -> No
 def test_a_margin_that_is_nan_is_no_near_tie() -> None:
     found = measure([diverging(1, math.nan), diverging(2, 0.05)])
     assert found.counts["near_ties"] == 1
-    assert found.estimates["clear_divergence_rate"].value == 0.5
+    assert found.metrics["clear_divergence_rate"].value == 0.5
 
 
 def test_scores_of_choices() -> None:
     a, b = answer(" x", scores=(-1.0, -2.0), form=CHOICE), answer(" x", scores=(-1.5, -2.25), form=CHOICE)
     far = AnswerPair(answer(" x", scores=(-1.0,), form=CHOICE), answer(" x", scores=(-4.0,), form=CHOICE))
-    found = measure([AnswerPair(a, b), far, AnswerPair(a, FAILED)]).estimates
+    found = measure([AnswerPair(a, b), far, AnswerPair(a, FAILED)]).metrics
     assert found["logprob_shift"].value == pytest.approx((0.5 + 0.25 + 3.0) / 3)
     assert found["logprob_shift_max"].value == 3.0
     assert "ppl_ratio" not in found and "match_rate" not in found  # a choice is no text
@@ -174,10 +173,10 @@ def test_scores_of_choices() -> None:
 
 def test_a_choice_that_became_impossible_is_an_infinite_shift() -> None:
     steady = AnswerPair(answer(scores=(-1.0, -math.inf), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
-    found = measure([steady]).estimates
+    found = measure([steady]).metrics
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (0.0, 0.0)
     gone = AnswerPair(answer(scores=(-1.0, -3.0), form=CHOICE), answer(scores=(-1.0, -math.inf), form=CHOICE))
-    found = measure([steady, gone]).estimates
+    found = measure([steady, gone]).metrics
     assert (found["logprob_shift"].value, found["logprob_shift_max"].value) == (math.inf, math.inf)
 
 
@@ -201,9 +200,9 @@ def test_the_perplexity_ratio_of_documents_is_per_token_where_these_are_the_same
 ) -> None:
     found = measure(documents(tokens))
     total = sum(units)
-    assert found.estimates[name].value == pytest.approx(math.exp(40 / total)) and found.estimates[name].n == total
+    assert found.metrics[name].value == pytest.approx(math.exp(40 / total)) and found.metrics[name].n == total
     assert found.p_values[name] == pytest.approx(2 * stats.t.sf(_t_of_two_documents(*units), 1))
-    assert {"ppl_ratio", "word_ppl_ratio"} & set(found.estimates) == {name}
+    assert {"ppl_ratio", "word_ppl_ratio"} & set(found.metrics) == {name}
     assert documents(tokens)[0].similarity == pytest.approx(math.exp(-10 / units[0]))
 
 
@@ -221,16 +220,16 @@ def document(score: float) -> Answer:
 def test_a_document_that_failed_makes_the_ratio_nan() -> None:
     document = answer(form=DOCUMENT, scores=(-20.0,), units=10.0, scored_tokens=12)
     found = measure([AnswerPair(document, document), AnswerPair(document, answer(form=DOCUMENT, error="HTTP 500"))])
-    assert math.isnan(found.estimates["ppl_ratio"].value) and math.isnan(found.p_values["ppl_ratio"])
+    assert math.isnan(found.metrics["ppl_ratio"].value) and math.isnan(found.p_values["ppl_ratio"])
     found = measure([AnswerPair(document, answer(form=DOCUMENT, error="HTTP 500"))])
-    assert math.isnan(found.estimates["word_ppl_ratio"].value)
+    assert math.isnan(found.metrics["word_ppl_ratio"].value)
 
 
 def test_a_document_that_became_impossible_has_an_infinite_ratio() -> None:
     pairs = [AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-100.0,), units=50.0))] * 3
     worse = AnswerPair(answer(scores=(-100.0,), units=50.0), answer(scores=(-math.inf,), units=50.0))
     found = measure([*pairs, worse])
-    assert found.estimates["word_ppl_ratio"].value == math.inf
+    assert found.metrics["word_ppl_ratio"].value == math.inf
     assert found.p_values.get("word_ppl_ratio") != 1.0
 
 
@@ -246,8 +245,8 @@ TEXTS = [
 
 
 def test_forced_texts_by_hand() -> None:
-    found = forced_measurements(TEXTS)
-    values = {name: estimate.value for name, estimate in found.estimates.items()}
+    found = measure_forced(Variant("b"), TEXTS)
+    values = {name: estimate.value for name, estimate in found.metrics.items()}
     assert values["kl_mean"] == pytest.approx(0.15)
     assert values["kl_median"] == pytest.approx(0.15)
     assert values["kl_max"] == 0.3
@@ -260,14 +259,16 @@ def test_forced_texts_by_hand() -> None:
 
 def test_the_interval_of_kl_is_over_texts() -> None:
     """Residuals of the sums are 0.4 - 2 * 0.15, 0.2 - 0.15 and 0 - 0.15."""
-    estimate = forced_measurements(TEXTS).estimates["kl_mean"]
+    estimate = measure_forced(Variant("b"), TEXTS).metrics["kl_mean"]
     error = math.sqrt((0.1**2 + 0.05**2 + 0.15**2) * 3 / 2) / 4
     assert estimate.stderr == pytest.approx(error)
     reach = stats.t.ppf(0.975, 2) * error  # three texts: two degrees of freedom
     assert (estimate.low, estimate.high) == pytest.approx(
         (0.0, 0.15 * math.exp(reach / 0.15))
     )  # longer on the side of the tail
-    assert forced_measurements([[gap(0.0)], [gap(0.0)], [gap(0.9)]]).estimates["kl_mean"].low == 0.0  # no KL is below 0
+    assert (
+        measure_forced(Variant("b"), [[gap(0.0)], [gap(0.0)], [gap(0.9)]]).metrics["kl_mean"].low == 0.0
+    )  # no KL is below 0
 
 
 DIVERGENCES = ("kl_mean", "kl_median", "kl_p90", "kl_p95", "kl_p99", "kl_max")
@@ -277,8 +278,8 @@ def test_infinite_divergences_are_in_every_metric() -> None:
     """Twelve of 72 positions where the token is impossible to the candidate."""
     broken = gap(math.inf, -1.0, -math.inf, same=False)
     texts = [[*[gap(0.0)] * 10, *[broken] * 2] for _ in range(6)]
-    found = forced_measurements(texts)
-    values = {name: estimate.value for name, estimate in found.estimates.items()}
+    found = measure_forced(Variant("b"), texts)
+    values = {name: estimate.value for name, estimate in found.metrics.items()}
     assert values["kl_mean"] == values["kl_max"] == values["kl_p99"] == values["kl_p90"] == math.inf
     assert values["kl_median"] == 0.0
     assert values["top1_agreement"] == pytest.approx(60 / 72)
@@ -287,8 +288,8 @@ def test_infinite_divergences_are_in_every_metric() -> None:
 
 
 def test_nan_makes_every_divergence_nan_and_agrees_with_nothing() -> None:
-    found = forced_measurements([*TEXTS, [Gap(math.nan, -1.0, math.nan, False, True)]])
-    values = {name: estimate.value for name, estimate in found.estimates.items()}
+    found = measure_forced(Variant("b"), [*TEXTS, [Gap(math.nan, -1.0, math.nan, False, True)]])
+    values = {name: estimate.value for name, estimate in found.metrics.items()}
     assert all(math.isnan(values[name]) for name in (*DIVERGENCES, "delta_p_rms", "ppl_ratio"))
     assert math.isnan(found.p_values["ppl_ratio"])
     assert values["top1_agreement"] == 3 / 5
@@ -325,8 +326,8 @@ def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
     before = [1.0, *(0.9 + 0.002 * k for k in range(39))]
     after = [1.0, *(0.12 + 0.003 * (k % 7) for k in range(39))]
     found = measure([AnswerPair(graded(a), graded(b)) for a, b in zip(before, after, strict=True)])
-    assert "acc" not in found.estimates
-    drop = found.estimates["score_drop"]
+    assert "acc" not in found.metrics
+    drop = found.metrics["score_drop"]
     differences = [a - b for a, b in zip(before, after, strict=True)]
     assert drop.value == pytest.approx(sum(differences) / 40) and drop.n == 40
     spread = max(differences) - min(differences)
@@ -334,29 +335,29 @@ def test_graded_values_have_a_mean_difference_with_the_paired_t_test() -> None:
     assert found.p_values["score_drop"] == pytest.approx(expected.pvalue, rel=1e-6)
     interval = expected.confidence_interval()
     assert (drop.low, drop.high) == pytest.approx((interval.low, max(interval.high, drop.value)))
-    assert found.estimates["score_baseline"].value == pytest.approx(sum(before) / 40)
-    assert found.estimates["score"].value == pytest.approx(sum(after) / 40)
+    assert found.metrics["score_baseline"].value == pytest.approx(sum(before) / 40)
+    assert found.metrics["score"].value == pytest.approx(sum(after) / 40)
 
 
 def test_a_failed_request_counts_as_zero_on_a_known_scale() -> None:
     """On another scale its value is unknown: the metric is NaN, and breaks every rule."""
     pairs = [AnswerPair(graded(0.8), answer(error="HTTP 500")), AnswerPair(graded(0.5), graded(0.5))]
-    assert measure(pairs).estimates["score"].value == 0.25
+    assert measure(pairs).metrics["score"].value == 0.25
     below = [AnswerPair(graded(-5.0), answer(error="HTTP 500")), AnswerPair(graded(-5.0), graded(-5.0))]
-    assert math.isnan(measure(below).estimates["score_drop"].value)
+    assert math.isnan(measure(below).metrics["score_drop"].value)
 
 
 def test_two_graded_samples_without_a_difference_have_a_long_interval() -> None:
-    drop = measure([AnswerPair(graded(0.9), graded(0.9))] * 2).estimates["score_drop"]
+    drop = measure([AnswerPair(graded(0.9), graded(0.9))] * 2).metrics["score_drop"]
     assert drop.value == 0.0 and drop.low is not None and drop.high is not None and drop.low < -0.5 and drop.high > 0.5
-    other = measure([AnswerPair(graded(7.0), graded(7.0))] * 2).estimates["score_drop"]
+    other = measure([AnswerPair(graded(7.0), graded(7.0))] * 2).metrics["score_drop"]
     assert other.value == 0.0 and other.low is None  # the scale is unknown
     assert measure([AnswerPair(graded(0.9), graded(0.1))] * 2).p_values["score_drop"] > 0.3
 
 
 def test_a_sample_without_a_value_on_one_side_is_left_out() -> None:
     found = measure([AnswerPair(graded(0.5), graded(None)), AnswerPair(graded(0.5), graded(0.25))])
-    assert (found.estimates["score"].value, found.estimates["score"].n) == (0.25, 1)
+    assert (found.metrics["score"].value, found.metrics["score"].n) == (0.25, 1)
 
 
 def test_a_baseline_that_fails_breaks_rules() -> None:
@@ -373,8 +374,8 @@ def test_a_baseline_that_fails_breaks_rules() -> None:
 def test_texts_without_an_answer_on_either_side_are_no_agreement() -> None:
     unanswered = [AnswerPair(answer("no number", comparable=True), answer("none", comparable=True))] * 3
     found = measure([*unanswered, AnswerPair(given("5", True), given("5", True))])
-    assert (found.estimates["flip_rate"].n, found.counts["unextracted"]) == (1, 3)
-    assert "flip_rate" not in measure(unanswered).estimates
+    assert (found.metrics["flip_rate"].n, found.counts["unextracted"]) == (1, 3)
+    assert "flip_rate" not in measure(unanswered).metrics
 
 
 def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
@@ -382,20 +383,20 @@ def test_tasks_of_zeros_and_ones_stay_accuracy_beside_graded_ones() -> None:
         return Answer(task, "1", "c", "p", None, "x", value=value, metric="acc")
 
     found = measure([AnswerPair(of("exact", 1.0), of("exact", 0.0)), AnswerPair(of("graded", 0.25), of("graded", 0.5))])
-    assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (1.0, 1)
-    assert (found.estimates["score_drop"].value, found.estimates["score_drop"].n) == (-0.25, 1)
+    assert (found.metrics["acc_drop"].value, found.metrics["acc_drop"].n) == (1.0, 1)
+    assert (found.metrics["score_drop"].value, found.metrics["score_drop"].n) == (-0.25, 1)
 
 
 def test_two_empty_answers_are_no_agreement() -> None:
     unanswered = [AnswerPair(answer("", comparable=True), answer("", comparable=True))] * 11
     answered = [AnswerPair(given(str(n), True), given(str(n if n else 9), True)) for n in range(4)]
     found = measure([*unanswered, *answered])
-    assert (found.estimates["match_rate"].value, found.estimates["match_rate"].n) == (3 / 4, 4)
-    assert (found.estimates["flip_rate"].value, found.estimates["flip_rate"].n) == (1 / 4, 4)
-    assert (found.estimates["empty_rate"].value, found.estimates["empty_rate"].n) == (11 / 15, 15)
+    assert (found.metrics["match_rate"].value, found.metrics["match_rate"].n) == (3 / 4, 4)
+    assert (found.metrics["flip_rate"].value, found.metrics["flip_rate"].n) == (1 / 4, 4)
+    assert (found.metrics["empty_rate"].value, found.metrics["empty_rate"].n) == (11 / 15, 15)
     assert (found.counts["empty"], found.counts["both_empty"], found.counts["severity_empty"]) == (11, 11, 11)
     only = measure(unanswered)
-    assert not {"match_rate", "flip_rate", "similarity"} & set(only.estimates)
+    assert not {"match_rate", "flip_rate", "similarity"} & set(only.metrics)
 
 
 def test_flips_of_truncated_answers_are_counted() -> None:
@@ -452,8 +453,8 @@ def repeated(name: str, values: Sequence[float], texts: Sequence[str]) -> list[A
 def test_all_repeats_count_and_those_of_a_sample_are_not_independent() -> None:
     a = [*repeated("1", [1, 1], ["x", "x"]), *repeated("2", [1, 0], ["x", "y"]), *repeated("3", [0, 1], ["z", "x"])]
     b = [*repeated("1", [1, 0], ["x", "w"]), *repeated("2", [0, 0], ["v", "w"]), *repeated("3", [0, 1], ["z", "x"])]
-    found = answer_measurements([AnswerPair(*sides) for sides in pair(a, b).pairs])
-    estimates = found.estimates
+    found = measure_answers(Variant("b"), [AnswerPair(*sides) for sides in pair(a, b).pairs])
+    estimates = found.metrics
     assert estimates["acc_baseline"].value == pytest.approx(2 / 3) and estimates["acc_baseline"].n == 3
     assert estimates["acc"].value == pytest.approx(1 / 3) and estimates["acc"].n == 3
     assert "score" not in estimates, "the mean of right and wrong repeats is an accuracy"
@@ -472,6 +473,6 @@ def test_a_sample_of_which_one_repeat_failed_counts_as_failed() -> None:
     failing = [answer("x", id="1", value="failed"), answer(id="1", error="HTTP 500", value="failed")]
     good = [*repeated("1", [1, 1], ["x", "x"]), *repeated("2", [1, 1], ["x", "x"])]
     failing += repeated("2", [1, 1], ["x", "x"])
-    found = answer_measurements([AnswerPair(*sides) for sides in pair(good, failing).pairs])
-    assert (found.estimates["acc_drop"].value, found.estimates["acc_drop"].n) == (0.5, 2)
-    assert (found.counts["failed"], found.counts["samples"], found.estimates["failure_rate"].value) == (1, 2, 0.5)
+    found = measure_answers(Variant("b"), [AnswerPair(*sides) for sides in pair(good, failing).pairs])
+    assert (found.metrics["acc_drop"].value, found.metrics["acc_drop"].n) == (0.5, 2)
+    assert (found.counts["failed"], found.counts["samples"], found.metrics["failure_rate"].value) == (1, 2, 0.5)

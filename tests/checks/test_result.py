@@ -99,10 +99,7 @@ GOOD = {"version": 2, "command": "compare", "tasks": ["t"], "variants": []}
         "[]",
         {"version": 2},
         {**GOOD, "variants": [5]},
-        {**GOOD, "variants": [{"label": "a", "metrics": []}]},
-        {**GOOD, "variants": [{"label": "a", "metrics": {}, "p_values": []}]},
         {**GOOD, "variants": [{"label": "a", "metrics": {"acc": 1}}]},
-        {**GOOD, "variants": [{"label": "a", "metrics": {"acc": {"value": "soon"}}}]},
         {**GOOD, "tasks": None},
     ],
 )
@@ -125,10 +122,6 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
         (["variants", 0, "rows", 0, "texts"], ["only one"], "rows[0] is not valid: texts:"),
         (["variants", 0, "metrics", "kl_mean", "value"], "soon", "variants[0].metrics[...].value:"),
         (["variants", 0, "counts"], None, "variants[0].counts: expected object, got null"),
-        (["variants", 0, "metrics", "kl_mean", "value"], -1, "-1 is not between 0 and inf"),
-        (["variants", 0, "metrics", "kl_mean", "n"], 0, "metrics.kl_mean is not valid: a value of 0 samples"),
-        (["variants", 0, "metrics", "kl_mean", "high"], 0.4, "0.5 is not inside its interval 0.3 to 0.4"),
-        (["variants", 0, "p_values", "acc_drop"], -5, "variants[0].p_values.acc_drop is not valid: -5 is not"),
         (
             ["variants", 0, "groups"],
             [{"task": "t", "category": "c", "n": 1, "match_rate": None}],

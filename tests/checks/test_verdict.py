@@ -7,14 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from scipy import stats  # type: ignore[import-untyped]
 
-from mill.checks.answers import Answer
-from mill.checks.kinds import explain
-from mill.checks.result import Check, Variant
+from mill.checks.result import Variant
 from mill.checks.verdict import load_verdict, repeat_verdict, verdict
 from mill.metrics.estimate import Estimate, around
-from mill.metrics.paired import detectable_loss, mcnemar, power, rate, rate_difference
+from mill.metrics.paired import mcnemar, rate, rate_difference
 
 
 def compared(worse: int = 0, better: int = 0, n: int = 60, **more: Any) -> Variant:
@@ -159,76 +156,3 @@ def test_failures_of_the_baseline_do_not_make_a_candidate_worse() -> None:
     assert "all 29 texts that both models answered are the same" in found
     failing = compared(0, 0, 40, counts={"failed": 3, "candidate_failed": 3})
     assert verdict(failing).startswith("worse: 3 of 40 samples failed")
-
-
-def graded(worse: int, better: int, n: int, **more: Any) -> Variant:
-    """A candidate of which these answers became wrong and right, and all others stayed right."""
-    metrics = {"acc_drop": rate_difference(worse, better, n), "acc_baseline": rate(n - better, n)}
-    metrics |= {"acc": rate(n - worse, n), **more.pop("metrics", {})}
-    counts = {"samples": n, "regressions": worse, "improvements": better, **more.pop("counts", {})}
-    return Variant("b", metrics=metrics, p_values={"acc_drop": mcnemar(worse, better)}, counts=counts, **more)
-
-
-def explained(variant: Variant, *, command: str = "compare", tasks: tuple[str, ...] = ("numerics",), **settings: Any) -> str:
-    return " ".join(explain(Check(command, list(tasks), [variant], "a", settings), variant))
-
-
-def test_few_prompts_without_a_change() -> None:
-    """Half a gain in 14 samples is 3.6 %. With it, McNemar's test finds a loss of 65 points of 12 in 80 % of cases."""
-    loss = detectable_loss(12, 0.5 / 14)
-    assert loss is not None and round(100 * loss) == 65
-    assert explained(graded(0, 0, 12)) == (
-        "No accuracy change detected: none of 12 answers became wrong or right (lost -24.2 % to 24.2 %). "
-        "With 12 samples a drop below 65 points could go unseen (McNemar's test at 5 %, found in 80 % of cases): "
-        "to find one of 2 points use --tasks hellaswag_gen --limit 1900."
-    )
-    assert power(1900, 0.02, 0.5 / 14) > 0.8 > power(1700, 0.02, 0.5 / 14)
-
-
-def test_the_limit_is_raised_where_the_check_had_one() -> None:
-    """It applies to each task. A prompt suite has no more prompts to give."""
-    found = explained(graded(0, 0, 40), tasks=("piqa", "boolq"), limit=20)
-    assert "use --limit " in found and "--tasks" not in found
-    size = int(found.rpartition(" ")[2].rstrip("."))
-    assert 0.02 >= (detectable_loss(2 * size, 0.5 / 42) or 1) > 0.015
-    assert "--tasks hellaswag_gen --limit" in explained(graded(0, 0, 40), tasks=("numerics",), limit=40)
-
-
-def test_a_loss_is_no_noise() -> None:
-    found = explained(graded(40, 5, 200))
-    assert found.startswith("Accuracy fell from 97.5 % to 80.0 %: 40 answers became wrong and 5 became right, which is not")
-    assert f"p = {stats.binomtest(5, 45).pvalue:.2g})." in found and "unseen" not in found
-    assert explained(graded(5, 40, 200)).startswith("Accuracy rose from 80.0 % to 97.5 %")
-
-
-def test_the_level_is_shared_with_the_other_tests() -> None:
-    """As in the verdict: two tests at 2.5 % each."""
-    ratio = {"ppl_ratio": Estimate(1.01, 0.1, 0.9, 1.1, 90)}
-    variant = graded(0, 0, 12, metrics=ratio, counts={"forced_texts": 12})
-    variant.p_values["ppl_ratio"] = 0.4
-    assert "McNemar's test at 2.5 %" in explained(variant)
-
-
-def answer(name: str, text: str, value: float | None = None) -> Answer:
-    return Answer("t", name, "t", "prompt", None, text, value=value, metric="acc")
-
-
-@pytest.mark.parametrize(
-    ("near", "text"),
-    [
-        (4, "rounding alone explains that."),
-        (0, "rounding alone does not explain that."),
-        (1, "1 first at a near-tie, which rounding alone explains, and 3"),
-    ],
-)
-def test_near_ties_are_noise(near: int, text: str) -> None:
-    counts = {"samples": 60, "diverged": 4, "near_ties": near}
-    found = explained(Variant("b", metrics={"match_rate": rate(56, 60)}, counts=counts))
-    assert found.startswith("4 of 60 texts differ") and text in found
-
-
-def test_nan_is_a_fault() -> None:
-    variant = graded(
-        0, 0, 400, counts={"nonfinite_positions": 3}, metrics={"kl_mean": Estimate(math.nan, None, None, None, 9)}
-    )
-    assert explained(variant).startswith("The log-probabilities of 3 positions are NaN or infinite: that is a fault")

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +11,23 @@ import pytest
 
 from mill.cli.main import run
 from mill.schedule import active_jobs
-from tests.waiting import until
+from tests.cli.conftest import Mill
 
 ROOT = Path(__file__).parents[2]
 TOY = str(ROOT / "tests/toy.py")
-Mill = Callable[..., tuple[int, str, str]]
-Interrupted = tuple[Path, int, str, list[int]]
 
 
 @pytest.fixture
-def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
+def mill(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> Mill:
     """`mill schedule` of the toy model in a temporary folder: (exit code, standard output, standard error)."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TOY_N", "4")
     for command in ("schedule", "scores"):
         monkeypatch.setattr(f"mill.cli.{command}.active_jobs", lambda cells: set())
 
-    def call(models: str, tasks: str = "toy_gen", *options: str) -> tuple[int, str, str]:
-        code = run(["schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return lambda models, tasks="toy_gen", *options: mill(
+        "schedule", models, tasks, "--task_paths", TOY, "--output_dir", "out", *options
+    )
 
 
 @pytest.fixture
@@ -77,21 +64,6 @@ def cluster(**entries: Any) -> tuple[str, str]:
 
 def rows(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines() if line.startswith("toy[")]
-
-
-def children(pid: int) -> list[int]:
-    """All processes that a process started, and those that they started."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    parents = [tuple(map(int, line.split())) for line in listed.splitlines()]
-    own = [child for child, parent in parents if parent == pid]
-    return own + [grandchild for child in own for grandchild in children(child)]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 # What would be done
@@ -206,10 +178,10 @@ def test_without_submitit_one_line_names_the_package(mill: Mill, monkeypatch: py
     assert code == 2 and err == 'mill: mill schedule needs the package submitit: pip install -e ".[slurm]"\n'
 
 
-def test_without_slurm_one_line_names_the_local_option(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_slurm_one_line_names_eval(mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = mill("toy[path=a]")
-    assert (code, out) == (2, "") and err.startswith("mill: no SLURM on this machine (") and "--local" in err
+    assert (code, out) == (2, "") and err.startswith("mill: no SLURM on this machine (") and "`mill eval`" in err
     assert err.count("\n") == 1
 
 
@@ -222,99 +194,6 @@ def test_a_refusal_by_slurm_is_reported_in_one_line(mill: Mill, monkeypatch: pyt
     code, _, err = mill("toy[path=a]", "toy_gen", *cluster(partition="gpu"))
     last = err.splitlines()[-1]
     assert code == 2 and last.startswith("mill: SLURM refused the jobs: ") and "invalid partition specified: gpu" in last
-
-
-# On this machine
-
-
-def test_local_cells_run_a_few_at_once(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import mill.schedule as module
-
-    most, started = 0, []
-
-    def counted(*given: Any) -> Any:
-        nonlocal most
-        started.append(start(*given))
-        most = max(most, sum(process.poll() is None for process in started))
-        return started[-1]
-
-    start = module._start
-    monkeypatch.setattr(module, "_start", counted)
-    code, out, err = mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--local", *cluster(at_once=2))
-    assert (code, err) == (0, "") and most == 2
-    assert sorted(line.partition("] ")[2] for line in out.splitlines()[:-1]) == [
-        f"toy[path={model}] {task} shots -: done" for model in "ab" for task in ("toy_choice", "toy_gen")
-    ]
-    assert out.splitlines()[-1].startswith("4 of 4 jobs done; ")
-    assert check()[0] == 0
-    count = len(started)
-    code, out, _ = mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--local")
-    assert code == 0 and [row[3] for row in rows(out)] == ["done"] * 4 and len(started) == count
-
-
-def test_a_local_cell_that_fails_is_named_with_its_log(mill: Mill, check: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
-    code, out, err = mill("toy[path=a]", "toy_gen,toy_choice", "--local")
-    assert code == 1 and "toy_choice shots -: done" in out and "1 of 2 jobs done" in out
-    (line,) = err.splitlines()
-    assert line.startswith("[1/2] toy[path=a] toy_gen shots -: ") and "ended with exit code 1" in line
-    assert Path(line.rpartition("; its log: ")[2]).is_file()
-    code, out, _ = check()
-    assert code == 1 and "toy_gen: 1 samples failed" in out
-
-
-def local(folder: Path, *options: str, tasks: str = "toy_gen,toy_choice") -> subprocess.Popen[str]:
-    """`mill schedule --local` in its own process, which works until it is ended."""
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        "PATH": str(folder),
-        "TOY_HOLD": "9",
-        "TOY_LOG": str(folder / "log"),
-    }
-    command = [sys.executable, "-m", "mill", "schedule", "toy[path=a]", tasks, "--local", *options]
-    return subprocess.Popen(
-        [*command, "--task_paths", TOY, "--output_dir", str(folder / "out")],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in the background
-    )
-
-
-@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM], scope="module")
-def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
-    """A matrix that was ended while two cells were at work: its folder, exit code, output, and the cells' processes."""
-    folder = tmp_path_factory.mktemp("interrupted")
-    (folder / "cluster.yaml").write_text("at_once: 2")
-    process = local(folder, "--cluster", str(folder / "cluster.yaml"))
-    until(lambda: len(list((folder / "out").glob("*/*/sessions/*.json"))) == 2, "second cell at work")
-    until((folder / "log").exists, "response")
-    below = children(process.pid)
-    process.send_signal(request.param)
-    _, err = process.communicate(timeout=60)
-    return folder, process.returncode, err, below
-
-
-def test_an_interrupt_ends_local_cells(interrupted: Interrupted, mill: Mill) -> None:
-    folder, code, err, below = interrupted
-    assert code in (130, 143) and "mill: interrupted; all completed requests are recorded" in err and err.count("\n") == 1
-    assert len(below) >= 2, "a process for each cell"
-    until(lambda: not any(map(alive, below)), "end of the cells")
-    assert run(["collect", "--check", "--output_dir", str(folder / "out")]) == 1
-
-
-def test_local_cells_see_the_accelerators_of_this_machine(
-    mill: Mill, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    Path("seen.py").write_text(
-        'import os, pathlib\npathlib.Path(os.environ["SEEN"]).write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))\n'
-    )
-    assert mill("toy[path=a]", "toy_gen", "--local", "--task_paths", "seen.py")[0] == 0
-    assert (tmp_path / "seen").read_text() == "0,1"
 
 
 # mill collect --check
@@ -365,16 +244,6 @@ def test_one_damaged_run_does_not_hide_what_is_missing_in_others(
     assert code == 1 and "toy_gen: no result" in out and "unexpected" not in err
 
 
-def test_forgetting_removes_cells_and_nothing_else(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
-    mill("toy[path=a],toy[path=b]", "toy_gen,toy_choice", "--n_shots", "0,5")
-    assert mill("toy[path=b]", "toy_gen", "--n_shots", "5", "--forget")[:2] == (0, "1 job removed from the schedule\n")
-    assert "7 results are missing" in check()[1]
-    assert mill("toy[path=a]", "toy_gen,toy_choice", "--forget")[:2] == (0, "4 jobs removed from the schedule\n")
-    assert "3 results are missing" in check()[1]
-    assert mill("toy[path=c]", "toy_gen", "--forget")[0] == 1
-    assert len(submitted) == 1
-
-
 @pytest.mark.parametrize(("squeue", "why"), [("echo no controller >&2; exit 1", "no controller"), (None, "squeue")])
 def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     mill: Mill, check: Mill, submitted: list[list[str]], monkeypatch: pytest.MonkeyPatch, squeue: str | None, why: str
@@ -392,11 +261,3 @@ def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     assert code != 0 and why in err and len(submitted) == 1
     code, out, err = check()
     assert code == 1 and "unknown" in out and why in err
-
-
-def test_forgetting_goes_with_no_other_action(mill: Mill, check: Mill, submitted: list[list[str]]) -> None:
-    mill("toy[path=a]")
-    for option in ("--dry_run", "--local"):
-        code, _, err = mill("toy[path=a]", "toy_gen", "--forget", option)
-        assert code == 2 and "--forget" in err
-    assert "1 results are missing" in check()[1]

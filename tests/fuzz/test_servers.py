@@ -11,31 +11,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 from mill.api.errors import ModelError
 from mill.api.message import Message
-from mill.api.model import StreamContext
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models.http import policy
 from mill.models.http.client import Reply, _event
-from mill.models.http.failures import Failure, error_message, parse_retry_after, parsed, raise_reported
-from mill.models.http.probes import same_file, same_model
+from mill.models.http.failures import Failure, parsed, raise_reported
 from mill.models.http.server import response_to
 from mill.models.litellm import _body_of
 from mill.models.llama_cpp import LlamaCppModel, Props, Settings
-from mill.models.openai_compat.answers import StreamedAnswer, read_answer, read_models, read_window
+from mill.models.openai_compat.answers import read_answer, read_models, read_window
 from mill.models.openai_compat.model import OpenAICompatModel
 from mill.models.openai_compat.scoring import ROUTES
 from tests import recorded_answers as recorded
-from tests.fuzz.cases import count, dice, examples
+from tests.fuzz.cases import count, dice
 from tests.fuzz.mutations import variant
-from tests.servers import FaultServer, chunked, raw
 
 CASES = count(500)
-OVER_HTTP = count(300)
 TEXT = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"]))
 WITH_LOGPROBS = Request(GENERATE, "The capital", options=generation_options(max_gen_toks=8, until=["\n"], logprobs=2))
 CHAT = Request(GENERATE, (Message("user", "The capital"),), options=generation_options(max_gen_toks=8, until=["\n"]))
@@ -79,9 +72,6 @@ def llama(body: bytes) -> LlamaCppModel:
     model.client = Canned(body)  # type: ignore[assignment]
     model._props = Props(Settings(64))
     return model
-
-
-STOPPED = Request(GENERATE, "a prompt", options=generation_options(until="\n"))
 
 
 async def through_litellm(request: Request, body: bytes) -> Response:
@@ -271,92 +261,3 @@ def test_broken_properties_of_llama_cpp_are_one_line() -> None:
             assert "\n" not in str(error)
             continue
         assert model._window >= 2 and model.concurrency >= 1 and json.dumps(model.identity(), default=str)
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_broken_answers_over_http(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole way: bytes on a connection, to a Response."""
-    monkeypatch.setattr(policy, "ATTEMPTS", 1)
-    monkeypatch.setattr(policy, "THROTTLED_ATTEMPTS", 1)
-    kinds = ["completion", "completion with tokens", "chat"]
-    chance = dice(f"http/{stream}")
-
-    def fault() -> Any:
-        if not stream:
-            return raw(variant(KINDS[chance.choice(kinds)][0], chance), chance.choice((200, 200, 200, 200, 201, 404, 500)))
-        events = [json.dumps(event).encode() for event in recorded.STREAM]
-        at = chance.randrange(len(events))
-        events[at] = variant(recorded.STREAM[at], chance)
-        body = b"".join(b"data: " + event + b"\n\n" for event in events)
-        return chunked([body[: chance.randrange(len(body))] if chance.random() < 0.2 else body])
-
-    count = OVER_HTTP
-    faults = [fault() for _ in range(count)]
-    with FaultServer(lambda server, path, body: faults[int(body["prompt"])]) as server:
-        model = OpenAICompatModel("m", server.url, timeout=5.0, stream=stream, concurrency=4)
-        model.client.verifies = False
-
-        async def work(number: int) -> Response:
-            asked = Request(GENERATE, str(number), options=TEXT.options)
-            return await model.send(asked, StreamContext())
-
-        found = dict(model.client.run_all(range(count), work))
-    assert Counter(check(one, GENERATE) for one in found.values()).total() == count
-
-
-FIELDS = ["choices", "text", "message", "content", "index", "finish_reason", "logprobs", "usage", "error", "tokens"]
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["choices", "text", "message", "content", "index", "finish_reason", "logprobs", "usage", "error", "tokens"]
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
-    max_leaves=20,
-)
-MANY = examples(300, suppress_health_check=list(HealthCheck))
-
-
-@MANY
-@given(JSON)
-def test_any_json_is_an_answer_or_a_failure(body: Any) -> None:
-    def stream() -> Any:
-        collector = StreamedAnswer()
-        collector.feed(body)
-        return collector.whole()
-
-    for read in (
-        lambda: check(read_answer(Reply(body, 0.1), STOPPED, lambda _: None), GENERATE),
-        lambda: read_models(body, "u"),
-        lambda: raise_reported(body),
-        stream,
-    ):
-        try:
-            read()
-        except (Failure, ModelError) as error:
-            assert "\n" not in str(error)
-
-
-@MANY
-@given(st.binary(max_size=200))
-def test_any_body_of_an_error_is_a_message(body: bytes) -> None:
-    assert isinstance(error_message(body), str)
-
-
-@MANY
-@given(st.text(max_size=40))
-def test_any_text_is_a_time_to_wait_or_none(text: str) -> None:
-    found = parse_retry_after(text)
-    assert found is None or found >= 0
-
-
-@MANY
-@given(st.text(max_size=30), st.text(max_size=30))
-def test_names_are_compared_both_ways(one: str, other: str) -> None:
-    assert same_model(one, other) == same_model(other, one) and same_model(one, one)
-    assert isinstance(same_file(one, other), bool)

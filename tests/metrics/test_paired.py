@@ -16,7 +16,6 @@ from mill.metrics.paired import (
     clustered_mean,
     clustered_percentiles,
     clustered_rate,
-    detectable_loss,
     mcnemar,
     mean_of,
     needed_samples,
@@ -205,16 +204,6 @@ def test_many_samples_are_summed_in_steps() -> None:
     losses, both = drawn[:, 0], drawn[:, 0] + drawn[:, 1]
     found = float(np.mean((2 * losses > both) & (2 * stats.binom.sf(losses - 1, both, 0.5) < 0.05)))
     assert power(n, loss, gains) == pytest.approx(found, abs=0.02)
-
-
-@pytest.mark.parametrize(("n", "gains"), [(12, 0.035), (60, 0.01), (400, 0.03)])
-def test_a_detectable_loss_is_found_in_four_of_five_cases(n: int, gains: float) -> None:
-    loss = detectable_loss(n, gains)
-    assert loss is not None
-    random = np.random.default_rng(2)
-    drawn = random.multinomial(n, [loss + gains, gains, 1 - loss - 2 * gains], 3000)
-    found = sum(mcnemar(int(a), int(b)) < 0.05 and a > b for a, b, _ in drawn) / 3000
-    assert found == pytest.approx(POWER, abs=0.03)
 
 
 @pytest.mark.parametrize(("loss", "gains"), [(0.02, 0.01), (0.05, 0.05), (0.3, 0.0)])

@@ -1,4 +1,4 @@
-"""A run file is checked against the option definitions, and so is its JSON schema."""
+"""A run file is checked against the option definitions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mill.api.errors import MillError, UnknownName
 from mill.cli.eval import command
-from mill.options.definitions import EvalOptions, read_run_file, run_file_schema
+from mill.options.definitions import EvalOptions, read_run_file
 from mill.options.option import options_of, read_all, shown
-
-
-def fits_schema(content: Any) -> bool:
-    jsonschema = pytest.importorskip("jsonschema")
-    return bool(jsonschema.Draft202012Validator(run_file_schema()).is_valid(content))
 
 
 def read(tmp_path: Path, text: str) -> dict[str, Any]:
@@ -90,7 +83,6 @@ def test_a_quoted_number_or_boolean_is_a_text_and_refused_with_the_type(tmp_path
     message = f"must be .*(number|true or false).*, not the text '{value}'"
     with pytest.raises(MillError, match=f"{name} in .*run.yaml {message}"):
         read(tmp_path, f"{name}: '{value}'\n")
-    assert not fits_schema({name: value})
     with pytest.raises(MillError, match=f"{name} {message}"):
         read_all({name: value}, options_of(EvalOptions), "argument")
 
@@ -158,49 +150,8 @@ def test_the_command_line_and_run_files_have_the_same_options() -> None:
         ("gen_kwargs: {until: [a, b], max_tokens: 5}", "gen_kwargs", {"until": ["a", "b"], "max_tokens": 5}),
     ],
 )
-def test_second_spellings_mean_the_same_and_fit_the_schema(tmp_path: Path, text: str, name: str | None, value: Any) -> None:
+def test_second_spellings_mean_the_same(tmp_path: Path, text: str, name: str | None, value: Any) -> None:
     assert read(tmp_path, text) == ({name: value} if name else {})
-    assert fits_schema(yaml.safe_load(text))
-
-
-@pytest.mark.parametrize("text", ["executor: slurm", "exact: 'no'", "repeats: 1000000", "limit: few", "limt: 3"])
-def test_the_schema_refuses_what_mill_refuses(tmp_path: Path, text: str) -> None:
-    with pytest.raises(MillError):
-        read(tmp_path, text)
-    assert not fits_schema(yaml.safe_load(text))
-
-
-def test_the_schema_describes_every_option_and_allows_no_other() -> None:
-    schema = run_file_schema()
-    assert list(schema["properties"]) == list(options_of(EvalOptions)) and schema["additionalProperties"] is False
-    assert all(entry["description"] for entry in schema["properties"].values())
-    pytest.importorskip("jsonschema").Draft202012Validator.check_schema(schema)
-
-
-PLAIN = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 20),
-    st.floats(),
-    st.sampled_from(["", "a", "5", "0.5", "auto", "ray", "no"]),
-)
-VALUES = (
-    PLAIN | st.lists(PLAIN, max_size=2) | st.dictionaries(st.sampled_from(["until", "temperature", "x"]), PLAIN, max_size=2)
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from([name for option in options_of(EvalOptions).values() for name in option.names]), VALUES)
-def test_every_file_that_mill_accepts_fits_the_schema(
-    tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    text = yaml.safe_dump({name: value})
-    try:
-        read(folder, text)
-    except MillError:
-        return
-    assert fits_schema(yaml.safe_load(text)), text
 
 
 @pytest.mark.parametrize("text", ["limit: 1\nlimit: 2\n", "gen_kwargs: {top_k: 1, top_k: 2}\n", "limit: 1\n'limit': 1\n"])
@@ -209,14 +160,10 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path, text: str) -> None
         read(tmp_path, text)
 
 
-def test_an_alias_bomb_is_refused_at_once(tmp_path: Path) -> None:
-    levels = [f"&a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 12)]
-    bomb = f"gen_kwargs: {{x: [&a0 [1], {', '.join(levels)}]}}\n"
-    with pytest.raises(MillError, match="aliases expand to more than 100,000 values"):
-        read(tmp_path, bomb)
-    with pytest.raises(MillError, match="a value contains itself"):
-        read(tmp_path, "tasks: &a [*a]\n")
-    assert read(tmp_path, "models: &m [a, b]\ntasks: *m\n") == {"models": ["a", "b"], "tasks": ["a", "b"]}
+@pytest.mark.parametrize("text", ["gen_kwargs: {x: [&a0 [1], &a1 [*a0, *a0]]}\n", "tasks: &a [*a]\n", "models: *m\n"])
+def test_aliases_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(MillError, match=r"has an alias \(\*name\)"):
+        read(tmp_path, text)
 
 
 def test_a_huge_value_is_shown_in_short_time() -> None:

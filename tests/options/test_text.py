@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.api.errors import MillError, SpecError
-from mill.cli.options import FiniteFloat
 from mill.options.definitions import EvalOptions, merge
 from mill.options.option import options_of
 from mill.options.text import format_pairs, parse_pairs
@@ -51,12 +49,6 @@ def test_pairs_are_typed_values_and_stop_strings_are_texts(text: str, wanted: di
 def test_invalid_pairs_are_refused(given: Any, words: str) -> None:
     with pytest.raises(SpecError, match=words.replace("\\", "\\\\")):
         parse_pairs(given)
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", float("nan"), "x"])
-def test_a_number_of_seconds_is_finite_and_not_below_zero(value: Any) -> None:
-    with pytest.raises(click.BadParameter):
-        FiniteFloat(min=0).convert(value, None, None)
 
 
 def test_lists_are_split_outside_brackets() -> None:

@@ -143,7 +143,7 @@ def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[s
 BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--format", "pdf"], "'pdf' is none of svg, png"),
     (["--format", ""], "'' is none of"),
-    (["--price", "0.15"], "--price '0.15'"),
+    (["--price", "0.15"], "--price: '0.15' is not key=value"),
     (["--price", "in=1"], "in=0.15,out=0.60"),
     (["--price", "in=x,out=1"], "in=x is no price"),
     (["--price", "in=nan,out=1"], "in=nan is no price"),

@@ -57,8 +57,8 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_computed(tmp
         ["compare", "toy[path=a]", "nosuch[path=b]", "--tasks", "toy_gen"],
         ["compare", "--runs", "nosuch", "neither"],
         ["sweep", "toy[path=a]", "--baseline", "nosuch[x=1]", "--tasks", "toy_gen"],
-        ["schedule", "toy[path=a]", "toy_gen", "--dry_run", "--local"],
-        ["schedule", "toy[path=a]", "nosuch", "--local"],
+        ["schedule", "toy[path=a]", "toy_gen", "--dry_run"],
+        ["schedule", "toy[path=a]", "nosuch"],
     ],
 )
 def test_a_command_that_is_refused_or_only_tried_leaves_no_folder(

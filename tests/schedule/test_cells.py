@@ -14,7 +14,8 @@ import pytest
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
 from mill.runs.evaluate import Plan
-from mill.schedule import Cell, Expected, cell_of, forget_cells, read_cells, remember_cells, unscheduled
+from mill.schedule import Cell, Expected, cell_of, read_cells, remember_cells, unscheduled
+from mill.store.schema import TaskResult
 from mill.tasks.load import load_files, select
 from tests.plans import prepare
 
@@ -44,7 +45,6 @@ def write_cells(out: Path, content: Any) -> None:
     ("result", "what"),
     [
         (None, "no result"),
-        ({}, "no result"),
         ({"n": 4, "version": 2, "data_hash": "h", "errors": 0}, "no result"),
         ({"n": 4, "version": 1, "data_hash": "other", "errors": 0}, "no result"),
         ({"n": 3, "version": 1, "data_hash": "h", "errors": 0}, "3 of 4 samples"),
@@ -54,7 +54,8 @@ def write_cells(out: Path, content: Any) -> None:
     ],
 )
 def test_what_is_missing_in_a_result(result: dict[str, Any] | None, what: str | None) -> None:
-    assert Expected(4, 1, "h").missing(result) == what
+    found = None if result is None else TaskResult("t", "GENERATIVE_QA", n_shots=0, total=9, metrics={}, **result)
+    assert Expected(4, 1, "h").missing(found) == what
 
 
 def test_a_cell_is_done_when_every_task_of_a_benchmark_is(tmp_path: Path) -> None:
@@ -99,7 +100,8 @@ def test_runs_outside_the_schedule_are_checked_too(tmp_path: Path, monkeypatch: 
     assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     remember_cells(tmp_path, [cell])
     assert unscheduled(tmp_path) == [], "it was scheduled: the cell shows what is missing"
-    forget_cells(tmp_path, [cell.model], [cell.task], [])
+    (tmp_path / "schedule/cells" / f"{cell.key}.json").unlink()
+    assert unscheduled(tmp_path) == [("a", "toy_gen", "no result")]
     run.execute(quiet=True)
     assert unscheduled(tmp_path) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,6 @@ import pytest
 
 from tests.schedule.matrix import (
     all_ended,
-    cells,
     check,
     computed,
     evaluate,
@@ -24,7 +22,6 @@ from tests.schedule.matrix import (
     schedule,
     scores,
     squeue,
-    workers,
 )
 from tests.waiting import until
 
@@ -139,28 +136,6 @@ def test_only_the_cell_that_failed_is_submitted_again(tmp_path: Path, fails: str
     all_ended()
     assert check(out)[0] == 0, logs(out)
     assert len(computed(log)) == left and not good & set(computed(log))
-
-
-def test_cancelled_and_killed_jobs_resume(tmp_path: Path) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    limits = cluster_file(tmp_path)
-    schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="30", TOY_DELAY="0.1", TOY_LOG=str(log))
-    by_task = {cell["task"]: cell["job"] for cell in cells(out).values()}
-    until(lambda: workers(out, "toy_gen") and workers(out, "toy_choice") and len(recorded(out)) > 16, "work")
-    os.kill(workers(out, "toy_gen")[0], 9)
-    subprocess.run(["scancel", by_task["toy_choice"]], check=True)
-    all_ended()
-    code, report = check(out)
-    assert code == 1 and "toy_gen: no result" in report and "toy_choice: no result" in report
-    known = recorded(out)
-    log.unlink()
-    again = schedule(out, "toy[path=a]", TASKS, *limits, TOY_N="30", TOY_LOG=str(log))
-    assert "submitted 2 jobs" in again.stdout
-    all_ended()
-    assert check(out)[0] == 0, logs(out)
-    assert len(computed(log)) == len(set(computed(log))) == 120 - len(known) and not set(computed(log)) & known
-    evaluate(tmp_path / "plain", "toy[path=a]", TASKS, TOY_N="30")
-    assert scores(out) == scores(tmp_path / "plain")
 
 
 def test_a_preempted_job_is_queued_again_and_ends_right(tmp_path: Path) -> None:

@@ -99,18 +99,6 @@ def test_a_key_reaches_the_server_and_nothing_else(mill: Mill, spec: str, echo: 
     assert leaking_files(tmp_path) == []
 
 
-@pytest.mark.parametrize("debug", [(), ("--debug",)])
-def test_a_refused_key_is_not_printed(mill: Mill, tmp_path: Path, debug: tuple[str, ...]) -> None:
-    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return status(401, f"bad header {server.headers[-1]['Authorization']}")
-
-    with FaultServer(answer) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},api_key=$SOME_NAME]"
-        code, output = mill(*debug, "eval", spec, "toy_gen", "--task_paths", TOY)
-    assert code == 2 and "mill: " in output and "***" in output and not leaks(output)
-    assert leaking_files(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -152,7 +140,7 @@ def test_a_login_in_an_address_is_not_stored(mill: Mill, tmp_path: Path, echo: F
     output = [
         mill("eval", spec, "toy_gen", *options),
         mill("compare", spec, "toy[path=a]", "--tasks", "toy_gen", *options),
-        mill("schedule", spec, "toy_gen", "--local", "--dry_run", "--task_paths", TOY, "--output_dir", "out"),
+        mill("schedule", spec, "toy_gen", "--dry_run", "--task_paths", TOY, "--output_dir", "out"),
         mill("eval", spec.replace("[", "/nowhere["), "toy_gen", *options),
     ]
     assert echo.headers[-1]["Authorization"].startswith("Basic ")
@@ -299,11 +287,6 @@ def test_a_key_is_in_no_log_of_ray_workers(
     logs = list(short_folder.rglob("session_*/logs/*"))
     assert logs, "Ray wrote its logs elsewhere"
     assert not leaks(done.stdout + done.stderr) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
-
-
-def test_other_secret_names_are_redacted() -> None:
-    names = ("vertex_credentials", "private_key", "watsonx_zenapikey")
-    assert redact(dict.fromkeys(names, KEY)) == dict.fromkeys(names, "***")
 
 
 def test_a_redirect_does_not_forward_the_key(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from mill.support.secrets import (
 
 
 @pytest.mark.parametrize(
-    "name", ["api_key", "apikey", "openai_api_key", "key", "token", "hf_token", "auth_token", "client_secret", "password"]
+    "name", ["api_key", "apikey", "openai_api_key", "key", "token", "hf_token", "auth_token", "client_secret", "private_key"]
 )
 def test_secret_names_are_redacted(name: str) -> None:
     assert is_secret(name)

@@ -643,7 +643,7 @@ def test_a_file_may_have_commas_and_the_signs_of_patterns_in_its_name(
     write(tmp_path / "abc.csv", CHOICES[:1])
     assert mill(["eval", "scripted", name, "--output_dir", "out", "--quiet"]) == 0
     assert results(tmp_path / "out")["task"] == name
-    assert mill(["schedule", "scripted", name, "--local", "--dry_run", "--output_dir", "out"]) == 0
+    assert mill(["schedule", "scripted", name, "--dry_run", "--output_dir", "out"]) == 0
     assert name in capsys.readouterr().out
     assert mill_evaluate("scripted", name, output_dir="out").outcome.tasks[0].task == name
 

@@ -164,7 +164,7 @@ def test_graded_scores_are_compared_by_their_means(edited: tuple[Path, ResultsIn
     losses = [a - b for a, b in zip(values["one"], values["two"], strict=True)]
     assert found["scores"][2]["value"] == pytest.approx(sum(losses) / 40)
     assert found["p"] == pytest.approx(ttest_1samp([*losses, -max(losses), max(losses)], 0).pvalue)
-    assert found["sentences"][0].startswith("The mean score got worse, from")
+    assert found["sentences"][0].startswith("worse: score lost ")
 
 
 def test_less_of_an_error_rate_is_no_loss(edited: tuple[Path, ResultsIndex, Edit]) -> None:

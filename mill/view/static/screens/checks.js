@@ -92,8 +92,7 @@ const Check = ({ params, state }) => {
     <p class="note">${when(data.created)}${data.baseline && html`, baseline ${visible(data.baseline)}`}${!offline && html` · <a href=${address(`report/check/${data.uid}`)} target="_blank" rel="noopener">This check as one file</a>`}</p>
     ${data.variants.map((one) => html`<p class="verdict">${visible(one.label)}: ${visible(one.verdict)}
       ${one.run && data.baseline_run && html` <a href=${href("compare", { a: data.baseline_run, b: one.run })}>Compare its samples</a>`}
-      ${one.run && !data.baseline_run && html` <a href=${href("samples", { run: one.run })}>Its samples</a>`}</p>
-      <p class="sentences">${visible(one.sentences.join(" "))}</p>`)}
+      ${one.run && !data.baseline_run && html` <a href=${href("samples", { run: one.run })}>Its samples</a>`}</p>`)}
     ${data.about.map(([label, facts]) => html`<${Facts} label=${label} facts=${facts} />`)}
     ${!offline && html`<${Rules} params=${params} outcomes=${data.outcomes} />`}
     <${Metrics} data=${data} />
