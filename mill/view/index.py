@@ -24,7 +24,7 @@ from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
 from mill.view.database import MOST_METRICS, Database, indexed, pair_key
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.scan import OtherLog, scan
+from mill.view.scan import INSPECT_LOGS, LM_EVAL, LmEvalLog, scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500
@@ -64,7 +64,8 @@ class ResultsIndex:
         if not root.exists():
             raise RunError(f"{root} does not exist; `mill eval` and the checks write results")
         if root.is_file() and not any((*(found := scan(root)).checks, *found.logs)):
-            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval or inspect_ai")
+            reason = f": {INSPECT_LOGS}" if root.suffix == ".eval" else ""
+            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval{reason}")
         self.root = root
         self.database = Database(root, cache)
         self.runs: dict[str, RunInfo] = {}
@@ -130,8 +131,8 @@ class ResultsIndex:
             return known
         return read_run(path, self.root)
 
-    def _converted(self, log: OtherLog) -> RunInfo | None:
-        """The log of another tool as a run in the cache; None where it cannot be read, which is reported."""
+    def _converted(self, log: LmEvalLog) -> RunInfo | None:
+        """A log of lm-eval as a run in the cache; None where it cannot be read, which is reported."""
         origin = self._name(log.path)
         stamp = json.dumps([[str(file), file_signature(file)] for file in log.files])
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
@@ -147,7 +148,7 @@ class ResultsIndex:
         known = self.runs.get(uid_of(origin))
         if known is not None and known.path == target:
             return known
-        return read_run(target, self.root, tool=log.tool, origin=origin)
+        return read_run(target, self.root, tool=LM_EVAL, origin=origin)
 
     def _sync_files(self) -> bool:
         """Index the samples files that are new or changed, and forget those that are gone."""
