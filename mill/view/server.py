@@ -163,8 +163,7 @@ async def _attempt(request: web.Request, function: Callable[..., web.Response], 
     except OSError as error:
         return _error(400, f"the files cannot be read: {error.strerror or error}")
     except sqlite3.Error as error:
-        await _in_thread(request, request.app[VIEWER].index.mend, error)
-        return _error(503, f"the index cannot be read: {error}")
+        return _error(503, f"the index cannot be read: {error}; delete {request.app[VIEWER].index.database.folder}")
     except Exception as error:  # files of someone else may have any content: the page gets a line, and so does the terminal
         warn(f"{request.path}: unexpected {type(error).__name__}: {error}")
         return _error(500, f"unexpected {type(error).__name__}: {str(error)[:200]}")
