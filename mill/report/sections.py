@@ -36,13 +36,13 @@ About = list[tuple[str, str]]
 def manifest_about(manifest: Mapping[str, Any]) -> About:
     """From a run's manifest, which has no keys."""
     model, settings = manifest["model"], manifest["settings"]
-    arguments, identity = (_mapping(model.get(name)) for name in ("arguments", "identity"))
+    arguments, identity = (mapping(model.get(name)) for name in ("arguments", "identity"))
     address = next((name for name in _ADDRESS if arguments.get(name)), None)
     dtype = identity.get("dtype") or arguments.get("dtype")
     others = {name: value for name, value in arguments.items() if name not in (address, "dtype")}
     defaults = asdict(RenderSettings())
     changed = {name: value for name, value in settings.items() if value != defaults.get(name)}
-    versions = _mapping(manifest.get("versions"))
+    versions = mapping(manifest.get("versions"))
     found = {
         "model": model["name"],
         "path" if address in (None, "path") else str(address): arguments.get(address) if address else None,
@@ -91,7 +91,7 @@ def listed(values: Mapping[str, Any], sign: str = "=") -> str:
     return ", ".join(f"{name}{sign}{_plain(value)}" for name, value in values.items() if value not in (None, {}, []))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 

@@ -185,11 +185,6 @@ def worst_tokens(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     return tokens.worst_tokens(viewer.index, given.get("a", ""), given.get("task", ""))
 
 
-def load(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """Latency and tokens of a run, or of one of its tasks."""
-    return usage_of(viewer.index, given.get("run", ""), given.get("task", ""))
-
-
 def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     rules = parse_rules(given.get("fail_on", "").strip() or None, given.get("require", "").strip() or None)
     uid = given.get("check", "")
@@ -209,7 +204,7 @@ ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
     "pair": pair,
     "tokens": sample_tokens,
     "worst": worst_tokens,
-    "load": load,
+    "load": lambda viewer, given: usage_of(viewer.index, given.get("run", ""), given.get("task", "")),
     "check": check,
     "trend": lambda viewer, given: check_queries.metric_over_time(
         dict(check_queries.readable_checks(viewer.index)), given.get("metric", "match_rate")
@@ -222,7 +217,7 @@ BINS = 40
 
 
 def usage_of(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
-    """Of a run, or of one of its tasks; `tasks` has the tokens of each task."""
+    """Latency and tokens of a run, or of one of its tasks; `tasks` has the tokens of each task."""
     info, files = find_run(index, run), files_of(index, run, task)
     counts = summed(files.values())
     of_tasks = {file["task"]: _sums(index, {number: file}) for number, file in files.items()}

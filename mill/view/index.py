@@ -119,11 +119,11 @@ class ResultsIndex:
         known = self.runs.get(uid_of(self._name(path)))
         if known is not None and known.path == path and known.signature == run_signature(path) and not known.error:
             return known
-        return read_run(path, self.root)
+        return read_run(path, self._name(path))
 
     def _converted(self, log: LmEvalLog) -> RunInfo | None:
         """A log of lm-eval as a run in the cache; None where it cannot be read, which is reported."""
-        origin = self._name(log.path)
+        name = self._name(log.path)
         stamp = json.dumps([[str(file), file_signature(file)] for file in log.files])
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
         done = target / "converted"
@@ -135,10 +135,10 @@ class ResultsIndex:
                 warn(f"left out: {error}")
                 self._left_out.append(f"left out: {error}")
                 return None
-        known = self.runs.get(uid_of(origin))
+        known = self.runs.get(uid_of(name))
         if known is not None and known.path == target:
             return known
-        return read_run(target, self.root, tool=LM_EVAL, origin=origin)
+        return read_run(target, name, LM_EVAL)
 
     def _sync_files(self) -> bool:
         """Index the samples files that are new or changed, and forget those that are gone."""

@@ -83,8 +83,7 @@ async def _interrupted() -> None:
     await stop.wait()
 
 
-EVENT_S = 1.0  # between updates of running runs
-CHECK_S = 0.1  # between checks for another version of the index
+EVENT_S = 0.5  # between updates of open pages
 THREADS = 4
 _FIRST_PAGE_S = 1.0
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
@@ -234,17 +233,9 @@ async def _events(request: web.Request) -> web.StreamResponse:
                 last = text
             else:
                 await response.write(b": \n\n")  # a closed page is noticed
-            await _until_next_update(viewer, closing)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(closing.wait(), EVENT_S)
     return response
-
-
-async def _until_next_update(viewer: Viewer, closing: asyncio.Event) -> None:
-    """A second, or less where the index has changed."""
-    version, waited = viewer.index.state.version, 0.0
-    while waited < EVENT_S and viewer.index.state.version == version and not closing.is_set():
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(closing.wait(), CHECK_S)
-        waited += CHECK_S
 
 
 async def _report(request: web.Request) -> web.Response:

@@ -71,7 +71,7 @@ def test_a_name_of_several_lines_stays_in_its_cell(label: str) -> None:
     assert cells(summary_markdown(made(label)))[0][1].split() == ["two", "lines"]
 
 
-@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("count", [1, 6])
 def test_every_metric_is_shown_for_any_number_of_variants(capsys: pytest.CaptureFixture[str], count: int) -> None:
     """In a pipe all variants are in one table, and no line is wrapped."""
     print_check(made(*(f"variant {n}" for n in range(count))))
@@ -82,7 +82,7 @@ def test_every_metric_is_shown_for_any_number_of_variants(capsys: pytest.Capture
     assert "\n".join(lines).count("p=0.012") == count
 
 
-@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("count", [1, 6])
 def test_variants_that_do_not_fit_a_terminal_are_in_further_tables(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
@@ -90,7 +90,7 @@ def test_variants_that_do_not_fit_a_terminal_are_in_further_tables(
     print_check(made(*(f"variant {n}" for n in range(count))))
     out = capsys.readouterr().out
     assert out.count("90.0 % (55.5 %") == out.count("(6.0e-06") == out.count("p=0.012") == count
-    assert 1 <= out.count("same text") == out.count("KL mean") == out.count("sweep on some_task") <= count
+    assert out.count("same text") == out.count("KL mean") == count and out.count("sweep on some_task") == 1
     assert max(map(len, out.splitlines())) <= 100
 
 
