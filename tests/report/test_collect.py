@@ -122,16 +122,6 @@ def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pyte
     assert json.loads(listed("models", "json"))[0]["aliases"] == ["huggingface", "transformers"]
 
 
-def test_no_line_of_a_piped_table_is_padded(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate("path=a")
-    lists = [["collect"], ["ls", "runs"], ["ls", "tasks"], ["ls", "models"], ["ls", "models", "--configs"]]
-    for argv in [["collect", "--check"], *lists]:
-        capsys.readouterr()
-        run([*argv, "--output_dir", "out"])
-        lines = capsys.readouterr().out.splitlines()
-        assert lines and all(line and line == line.rstrip() for line in lines), argv
-
-
 def test_a_page_has_no_control_characters(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
     """A terminal that shows it would obey ESC, and CSI, which is a character of C1."""
     evaluate('path="a\x1b[31mb\x9b2Jc\x7fd"')

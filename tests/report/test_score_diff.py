@@ -173,16 +173,6 @@ def test_two_output_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "Only in B: three (default): quiz." in printed(capsys, before, after)[0]
 
 
-def test_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = run_right(tmp_path, "<script>alert(1)</script>", range(36))
-    b = run_right(tmp_path, "b", range(20))
-    for form, text in {"md": "**-0.4000**", "html": "<b>-0.4000</b>", "csv": "-0.4,"}.items():
-        out, _ = printed(capsys, a, b, "--format", form)
-        assert text in out and ("<script" not in out or form == "csv")
-    file = tmp_path / "diff.parquet"
-    assert "B is significantly worse" in printed(capsys, a, b, "--out", file)[0] and file.stat().st_size > 0
-
-
 def test_bad_input_gets_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = run_right(tmp_path / "x", "a", range(4), n=5)
     other = run_right(tmp_path / "y", "b", range(4), n=5, task="riddle")

@@ -74,19 +74,6 @@ def test_a_line_without_its_end_waits_for_it(copy: Copy) -> None:
     assert read_sample(index, uid, "toy_gen", "added")["id"] == "added"
 
 
-def test_a_file_that_was_rewritten_in_place_and_grew_is_read_again(copy: Copy) -> None:
-    folder, index = copy
-    index.sync()
-    file, uid = samples_file(folder, "one", "toy_gen"), uid_of_model(index, "one")
-    lines = lines_of(folder, "one", "toy_gen")
-    more = {**lines[0], "id": "more", "doc": {"x": 1}, "data_hash": "0" * 32}
-    right = [{**line, "values": {"exact_match": [1.0]}, "status": "right"} for line in [*lines, more]]
-    with file.open("r+") as handle:  # the same inode
-        handle.write("".join(json.dumps(line) + "\n" for line in right))
-    index.sync()
-    assert list_samples(index, SampleFilter(uid, "toy_gen", statuses=("right",)))["total"] == 41
-
-
 @pytest.mark.parametrize("kind", ["device", "folder", "link"])
 def test_one_bad_samples_file_does_not_hide_the_others(copy: Copy, kind: str) -> None:
     folder, index = copy
