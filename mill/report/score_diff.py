@@ -279,7 +279,6 @@ def diff_listing(found: ScoreDiff) -> Listing:
         group=("run",) if several else (),
         bold=bold,
         notes=[*notes, *only, sentence(found)],
-        title="mill: scores of A and B",
     )
 
 

@@ -120,9 +120,3 @@ def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pyte
     assert tasks["piqa"] == {"task": "piqa", "type": "MULTIPLE_CHOICE", "shots": 0, "metrics": ["acc", "acc_norm"]}
     assert tasks["mmlu"]["shots"] is None
     assert json.loads(listed("models", "json"))[0]["aliases"] == ["huggingface", "transformers"]
-
-
-def test_a_page_has_no_control_characters(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    """A terminal that shows it would obey ESC, and CSI, which is a character of C1."""
-    evaluate('path="a\x1b[31mb\x9b2Jc\x7fd"')
-    assert r"<td>a\x1b[31mb\x9b2Jc\x7fd</td>" in printed(capsys, "--format", "html")
