@@ -84,16 +84,6 @@ def test_models_that_differ_in_no_argument_have_the_name_of_their_folder(evaluat
     assert [row["model_args"] for row in collect(Path("out"))] == [folder.parent.name for folder in folders]
 
 
-def test_keys_are_no_model_args(
-    evaluate: Evaluate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KEY_ONE", "secret-one")
-    monkeypatch.setenv("KEY_TWO", "secret-two")
-    evaluate("path=a,api_key=$KEY_ONE")
-    evaluate("path=a,scale=2,api_key=$KEY_TWO")
-    assert "secret" not in printed(capsys, "--format", "csv")
-
-
 def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate("path=a")
     (row,) = json.loads(printed(capsys, "--format", "json"))

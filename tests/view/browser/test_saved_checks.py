@@ -178,7 +178,7 @@ def blocks(markdown: str) -> tuple[str, list[str]]:
     """The text outside of fenced blocks, and the blocks."""
     fences = [token for token in MarkdownIt("commonmark").parse(markdown) if token.type == "fence"]
     inside = {number for token in fences for number in range(*(token.map or (0, 0)))}
-    outside = [line for number, line in enumerate(markdown.split("\n")) if number not in inside]
+    outside = [line for number, line in enumerate(re.split(r"\r\n?|\n", markdown)) if number not in inside]
     return "\n".join(outside), [token.content.removesuffix("\n") for token in fences]
 
 
