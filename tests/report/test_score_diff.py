@@ -15,7 +15,7 @@ import pytest
 from mill.cli.main import run
 from mill.report.score_diff import diff_scores, sentence
 from tests.exam_runs import run_exam
-from tests.fixed_answers import FixedTask, FixedText, run_answers, run_right
+from tests.fixed_answers import FixedTask, run_answers, run_right
 
 stats = pytest.importorskip("scipy.stats")
 proportions_ztest = pytest.importorskip("statsmodels.stats.proportion").proportions_ztest
@@ -86,17 +86,6 @@ def test_runs_without_common_samples_are_compared_as_estimates(tmp_path: Path, c
     assert row["pairs"] == 0 and row["p"] == pytest.approx(proportions_ztest([36, 9], [40, 20])[1])
     assert "no samples in common" in err
     assert "unpaired" in printed(capsys, a, b)[0]
-
-
-def test_perplexities_are_paired_by_document(tmp_path: Path) -> None:
-    texts = FixedText("prose", 30)
-    a = run_answers(tmp_path, "a", texts, [-20.0 - index % 7 for index in range(30)])
-    b = run_answers(tmp_path, "b", texts, [-20.5 - index % 7 + 0.1 * (index % 2) for index in range(30)])
-    (row,) = diff_scores(a, b).rows
-    assert row.found.pairs == 30 and row.change == "worse" and row.found.difference.estimate.value > 0
-    assert row.found.difference.estimate.value == pytest.approx(row.b.value - row.a.value)
-    mean = math.fsum(20.0 + index % 7 for index in range(30)) / 300
-    assert row.a.value == pytest.approx(math.exp(mean))
 
 
 def test_a_benchmark_is_the_mean_of_its_tasks(tmp_path: Path) -> None:
