@@ -86,7 +86,7 @@ MARKER_OF_PATH = {
     "security/test_files.py": "slow",
     "security/test_keys.py": "slow",
     "soak": "soak",
-    "view/test_other_logs_lm_eval.py": "slow",  # lm-eval takes ten seconds to import
+    "view/test_lm_eval_logs.py": "slow",  # lm-eval takes ten seconds to import
 }
 
 

@@ -12,7 +12,7 @@ import msgspec
 from mill.api.errors import SpecError
 from mill.options.definitions import DEFAULT_OUTPUT_DIR, EvalOptions
 from mill.options.option import Option, one_call, options_of
-from mill.report.tables import LATEX, MARKDOWN, PRINTED
+from mill.report.tables import MARKDOWN, PRINTED, REMOVED
 from mill.support.files import check_path
 
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ class TableFormat(Choice):
         super().__init__(formats)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value in ("latex", "tex"):
-            raise SpecError(f"--format {value} was removed: {LATEX}")
+        if value in REMOVED and value not in self.choices:
+            raise SpecError(f"--format {value} was removed: {REMOVED[value]}")
         return super().convert(MARKDOWN if value == "markdown" else value, param, ctx)
 
 

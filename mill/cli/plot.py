@@ -24,7 +24,7 @@ from mill.report.plots import (
     draw_scores,
     plot_data,
 )
-from mill.report.tables import LATEX
+from mill.report.tables import REMOVED
 from mill.score.recorded_run import read_runs
 from mill.support.files import slug, write_atomically
 from mill.support.terminal import echo
@@ -110,7 +110,7 @@ def _read_forms(text: str) -> list[str]:
     forms = list(dict.fromkeys(form.strip() for form in text.split(",")))
     wrong = [form for form in forms if form not in FORMS]
     if wrong and wrong[0] == "latex":
-        raise SpecError(f"--format latex: plots are {' and '.join(FORMS)}; for a table use mill collect: {LATEX}")
+        raise SpecError(f"--format latex: plots are {' and '.join(FORMS)}; for a table use mill collect: {REMOVED['latex']}")
     if wrong:
         raise SpecError(f"--format {text}: {wrong[0]!r} is none of {', '.join(FORMS)}")
     return forms

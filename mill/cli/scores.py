@@ -63,8 +63,8 @@ def collect_command(
     Examples:
       mill collect --output_dir results
       mill collect --columns model
-      mill collect --columns model --uncertainty interval --out scores.html
-      mill collect --columns task,metric --format html --out scores.html
+      mill collect --columns model --uncertainty interval --out scores.csv
+      mill collect --columns task,metric --format md --out scores.md
       mill collect --format csv > scores.csv
       mill collect --out scores.parquet --task mmlu
       mill collect --check

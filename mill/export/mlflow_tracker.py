@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -21,7 +20,6 @@ from mill.support.terminal import utf8
 
 T = TypeVar("T")
 
-_MOST_METRICS, _MOST_PARAMS, _MOST_TAGS = 1000, 100, 100  # in one call
 _LONGEST_NAME, _LONGEST_PARAM, _LONGEST_TAG = 250, 6000, 8000
 _STATUS = {
     FINISHED: "FINISHED",
@@ -38,76 +36,56 @@ _DEFAULTS = {
 }
 
 
-class MlflowTracker:
-    """One run of an experiment. Numbers that MLflow cannot store are named by the tag `mill.not_finite` alone."""
+def store_in_mlflow(run: TrackedRun, files: Path, *, address: str, project: str, offline: bool) -> str:
+    """Numbers that MLflow cannot store are named by the tag `mill.not_finite` alone. The time of a metric is that of the
+    run: MLflow then takes the same value at the same step for one."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    from mlflow.entities import Metric, RunTag
+    from mlflow.tracking import MlflowClient
 
-    def __init__(self, uri: str, experiment: str) -> None:
-        for name, value in _DEFAULTS.items():
-            os.environ.setdefault(name, value)
-        from mlflow.tracking import MlflowClient
+    client = MlflowClient(without_login(address) or None)
+    experiment = _experiment_id(client, project)
+    found = client.search_runs([experiment], f"tags.`mill.run` = '{run.uid}'", max_results=1)
+    options = {"start_time": run.started_ms or None, "run_name": run.name, "tags": {"mill.run": run.uid}}
+    entry = found[0] if found else client.create_run(experiment, **options)
+    run_id = entry.info.run_id
+    client.update_run(run_id, status="RUNNING", name=run.name)
+    tags = {**run.tags, **_write_params(client, run_id, run.params, entry.data.params if found else {})}
+    client.log_batch(
+        run_id,
+        metrics=[Metric(name, value, run.ended_ms, run.step) for name, value in safe_names(run.metrics).items()],
+        tags=[RunTag(name, value[:_LONGEST_TAG]) for name, value in safe_names(tags).items()],
+    )
+    client.log_artifacts(run_id, str(files))
+    ended = max(run.ended_ms, entry.info.start_time or 0)  # the entry of a short run may be created after its end
+    client.set_terminated(run_id, _STATUS[run.status], end_time=ended)
+    return f"experiment {project}, run {run_id}"
 
-        self._client = MlflowClient(without_login(uri) or None)
-        self._experiment_name = experiment
-        self._run_id = self._experiment = ""
-        self._started_ms = 0
 
-    def start(self, run: TrackedRun) -> None:
-        self._experiment = self._experiment_id()
-        found = self._client.search_runs([self._experiment], f"tags.`mill.run` = '{run.uid}'", max_results=1)
-        if found:
-            entry, known = found[0], found[0].data.params
-        else:
-            options = {"start_time": run.started_ms or None, "run_name": run.name, "tags": {"mill.run": run.uid}}
-            entry, known = self._client.create_run(self._experiment, **options), {}
-        self._run_id, self._started_ms = entry.info.run_id, entry.info.start_time or 0
-        self._client.update_run(self._run_id, status="RUNNING", name=run.name)
-        self._write_params(run.params, known)
-        self._write_tags(run.tags)
+def _experiment_id(client: Any, name: str) -> str:
+    from mlflow.exceptions import MlflowException
 
-    def finish(self, run: TrackedRun, files: Path | None) -> str:
-        """The time of a metric is that of the run: MLflow then takes the same value at the same step for one."""
-        from mlflow.entities import Metric
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name))
+        except MlflowException:  # another process created it meanwhile
+            found = client.get_experiment_by_name(name)
+            if found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        raise ExportError(f"the MLflow experiment {name} is deleted: restore it or give --project")
+    return str(found.experiment_id)
 
-        entries = [Metric(name, value, run.ended_ms, run.step) for name, value in safe_names(run.metrics).items()]
-        for part in _parts(entries, _MOST_METRICS):
-            self._client.log_batch(self._run_id, metrics=part)
-        self._write_tags(run.tags)
-        if files is not None:
-            self._client.log_artifacts(self._run_id, str(files))
-        ended = max(run.ended_ms, self._started_ms)  # the entry of a short run may be created after its end
-        self._client.set_terminated(self._run_id, _STATUS[run.status], end_time=ended)
-        return f"experiment {self._experiment_name}, run {self._run_id}"
 
-    def _experiment_id(self) -> str:
-        from mlflow.exceptions import MlflowException
+def _write_params(client: Any, run_id: str, params: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    """MLflow never changes a parameter: those that another session of the run changed are returned as tags."""
+    from mlflow.entities import Param
 
-        found = self._client.get_experiment_by_name(self._experiment_name)
-        if found is None:
-            try:
-                return str(self._client.create_experiment(self._experiment_name))
-            except MlflowException:  # another process created it meanwhile
-                found = self._client.get_experiment_by_name(self._experiment_name)
-                if found is None:
-                    raise
-        if found.lifecycle_stage != "active":
-            raise ExportError(f"the MLflow experiment {self._experiment_name} is deleted: restore it or give --project")
-        return str(found.experiment_id)
-
-    def _write_params(self, params: Mapping[str, str], known: Mapping[str, str]) -> None:
-        """MLflow never changes a parameter: one that another session of the run changed is a tag."""
-        from mlflow.entities import Param
-
-        shown = {name: value[:_LONGEST_PARAM] for name, value in safe_names(params).items()}
-        for part in _parts([Param(name, value) for name, value in shown.items() if name not in known], _MOST_PARAMS):
-            self._client.log_batch(self._run_id, params=part)
-        self._write_tags({f"mill.now.{name}": value for name, value in shown.items() if known.get(name, value) != value})
-
-    def _write_tags(self, tags: Mapping[str, str]) -> None:
-        from mlflow.entities import RunTag
-
-        entries = [RunTag(name, value[:_LONGEST_TAG]) for name, value in safe_names(tags).items()]
-        for part in _parts(entries, _MOST_TAGS):
-            self._client.log_batch(self._run_id, tags=part)
+    shown = {name: value[:_LONGEST_PARAM] for name, value in safe_names(params).items()}
+    client.log_batch(run_id, params=[Param(name, value) for name, value in shown.items() if name not in known])
+    return {f"mill.now.{name}": value for name, value in shown.items() if known.get(name, value) != value}
 
 
 def check_uri(uri: str) -> None:
@@ -122,7 +100,7 @@ EXPORTER = Exporter(
     name="mlflow",
     about="a run of an experiment, on a server or in a database (`sqlite:///mlflow.db`); without a URI where "
     "`MLFLOW_TRACKING_URI` says",
-    open=lambda uri, project, offline: MlflowTracker(uri, project),
+    store=store_in_mlflow,
     address="URI",
     check_address=check_uri,
     package="mlflow",
@@ -156,9 +134,3 @@ def safe_names(values: Mapping[str, T]) -> dict[str, T]:
             shown = f"{shown[: _LONGEST_NAME - 9]}-{blake2b(utf8(name), digest_size=4).hexdigest()}"
         safe[shown] = value
     return safe
-
-
-def _parts(entries: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    remaining = iter(entries)
-    while part := list(islice(remaining, size)):
-        yield part

@@ -18,6 +18,7 @@ from typing import Any
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.report.collect import score_rows
+from mill.report.sections import mapping
 from mill.runs.files import shown_command
 from mill.store.folder import MANIFEST, RunFolder, find_runs
 from mill.store.sample_row import FAILED as FAILED_SAMPLE
@@ -245,10 +246,6 @@ def without_surrogates(data: Any) -> Any:
     if isinstance(data, dict):
         return {without_surrogates(key): without_surrogates(value) for key, value in data.items()}
     return [without_surrogates(value) for value in data] if isinstance(data, list) else data
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)

@@ -8,7 +8,6 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mill.export
 from mill.api.errors import MillError, MissingPackage, RunError, SpecError
@@ -17,9 +16,6 @@ from mill.export.run import ExportedRun
 from mill.support.files import write_atomically
 from mill.support.secrets import redact_address, redact_text
 from mill.support.terminal import describe, warn
-
-if TYPE_CHECKING:
-    from mill.export.tracker import Tracker
 
 EXPORTS = "exports"  # the default folder, in that of the runs
 
@@ -39,8 +35,9 @@ class Exporter:
     """What is stored, in a line."""
     write: Callable[..., list[Path]] | None = None
     """A file format: `write(runs, folder, samples=True)` returns the files that it wrote."""
-    open: Callable[[str, str, bool], Tracker] | None = None
-    """A tracker: `open(address, project, offline)` returns one for a single run; nothing is connected yet."""
+    store: Callable[..., str] | None = None
+    """A tracker: `store(run, files, address=, project=, offline=)` stores a `TrackedRun`, with the files of a folder, in one
+    entry, and returns where that is. It may raise any exception of the tracker's package."""
     address: str = ""
     """What may follow the name and a colon: PROJECT or URI."""
     check_address: Callable[[str], None] | None = None
@@ -53,7 +50,7 @@ class Exporter:
 
     @property
     def is_tracker(self) -> bool:
-        return self.open is not None
+        return self.store is not None
 
     def takes(self, option: str) -> bool:
         return option in (*self.options, *(("project", "no_report") if self.is_tracker else ("out",)))

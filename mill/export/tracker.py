@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from mill.api.errors import MillError
 from mill.export.parquet import write_samples
@@ -47,16 +46,6 @@ class TrackedRun:
         """The same for a run that did not change since it was stored."""
         content = json_text([self.params, self.tags, self.metrics, self.not_finite, self.step, self.status])
         return hashlib.blake2b(utf8(content), digest_size=8).hexdigest()
-
-
-class Tracker(Protocol):
-    """One entry of one tracker. Every method may raise any exception of the tracker's package."""
-
-    def start(self, run: TrackedRun) -> None:
-        """Open the entry of this run, or create it; store parameters and tags."""
-
-    def finish(self, run: TrackedRun, files: Path | None) -> str:
-        """Store the scores and the files of a folder, and close the entry. Returns where it is."""
 
 
 def tracked(run: ExportedRun) -> TrackedRun:
@@ -143,14 +132,14 @@ def track(
     run: ExportedRun, target: Target, *, project: str = "", offline: bool = False, samples: bool = True, report: bool = True
 ) -> str:
     """Store a run, or what has changed of it. Returns where it is."""
-    assert target.exporter.open is not None
+    store = target.exporter.store
+    assert store is not None
     target.exporter.check_installed(f"the target {target.name}")
     try:
-        tracker, entry = target.exporter.open(target.address, project or DEFAULT_PROJECT, offline), tracked(run)
-        tracker.start(entry)
         with tempfile.TemporaryDirectory() as folder:
             write_files(run, Path(folder), samples=samples, report=report)
-            return tracker.finish(entry, Path(folder))
+            own = {"address": target.address, "project": project or DEFAULT_PROJECT, "offline": offline}
+            return store(tracked(run), Path(folder), **own)
     except MillError:
         raise
     except Exception as error:  # packages of trackers raise anything

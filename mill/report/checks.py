@@ -29,9 +29,8 @@ def print_check(check: Check) -> None:
     out = console()
     for sentence in first_sentences(check.variants):
         out.print(printable(sentence), markup=False, soft_wrap=True)
-    for group in _fitting(check.variants, out.width):
-        labels = [variant.label for variant in group]
-        print_table(head, ("metric", *labels), _joined(group), numbers=labels)
+    labels = [variant.label for variant in check.variants]
+    print_table(head, ("metric", *labels), _joined(check.variants), numbers=labels, repeated=1)
     for variant in check.variants:
         columns, rows = task_table(check, variant)
         if rows:
@@ -52,20 +51,6 @@ def _joined(variants: list[Variant]) -> list[list[str]]:
         rows.append([group.upper(), *[""] * len(variants)])
         rows += [row.texts for row in members]
     return rows
-
-
-def _fitting(variants: list[Variant], width: int) -> list[list[Variant]]:
-    """Groups of variants whose columns fit beside each other, at least one in each."""
-    groups: list[list[Variant]] = []
-    for variant in variants:
-        together = [*(groups[-1] if groups else []), variant]
-        labels = ["", *(member.label for member in together)]
-        needed = sum(max(map(len, column)) + 2 for column in zip(labels, *_joined(together), strict=True))
-        if groups and needed <= width:
-            groups[-1] = together
-        else:
-            groups.append([variant])
-    return groups
 
 
 Cell = tuple[str, str]  # a value, and its interval with the p-value

@@ -181,7 +181,6 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
         repeated=len(table.keys),
         bold=bold,
         notes=[NOTE] if table.marked else [],
-        title=f"mill: scores by {', '.join(columns)}",
     )
 
 

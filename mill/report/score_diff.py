@@ -21,14 +21,14 @@ from mill.store.sample_row import FAILED, SampleRow
 from mill.store.schema import TaskResult
 
 MOST_SETTINGS = 8
-_LONGEST = 60
+_LONGEST_VALUE = 60
 
 
 def run_warnings(first: RecordedRun, second: RecordedRun) -> list[str]:
     """Settings and versions that differ."""
     found = []
     for what in ("settings", "versions"):
-        sides = [_flat(run.manifest.get(what)) for run in (first, second)]
+        sides = [flat_settings(run.manifest.get(what)) for run in (first, second)]
         names = sorted(name for name in {*sides[0], *sides[1]} if sides[0].get(name) != sides[1].get(name))
         if names:
             shown = [
@@ -39,14 +39,14 @@ def run_warnings(first: RecordedRun, second: RecordedRun) -> list[str]:
     return found
 
 
-def _flat(data: Any) -> dict[str, str]:
+def flat_settings(data: Any) -> dict[str, str]:
     """Each setting by itself, also nested ones; one that is not set is left out."""
     found: dict[str, str] = {}
     for name, value in data.items() if isinstance(data, Mapping) else ():
         if isinstance(value, Mapping):
-            found |= _flat(value)
+            found |= flat_settings(value)
         elif value is not None:
-            found[str(name)] = str(value)[:_LONGEST]
+            found[str(name)] = str(value)[:_LONGEST_VALUE]
     return found
 
 
@@ -279,7 +279,6 @@ def diff_listing(found: ScoreDiff) -> Listing:
         group=("run",) if several else (),
         bold=bold,
         notes=[*notes, *only, sentence(found)],
-        title="mill: scores of A and B",
     )
 
 

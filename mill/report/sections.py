@@ -3,7 +3,6 @@ GitHub-flavoured Markdown, in which no name, message or text of a model is marku
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, ma
 from mill.support.files import json_text
 from mill.support.terminal import one_line, warn
 
-DECIDE = "decide"  # the command of checks that are about one run
 MAIN_SCORES = 4  # in the index
 MOST_CHARS = 300  # of one value
 _ADDRESS = ("path", "model", "base_url")  # arguments that name a model, the first one is shown by itself
@@ -36,13 +34,13 @@ About = list[tuple[str, str]]
 def manifest_about(manifest: Mapping[str, Any]) -> About:
     """From a run's manifest, which has no keys."""
     model, settings = manifest["model"], manifest["settings"]
-    arguments, identity = (_mapping(model.get(name)) for name in ("arguments", "identity"))
+    arguments, identity = (mapping(model.get(name)) for name in ("arguments", "identity"))
     address = next((name for name in _ADDRESS if arguments.get(name)), None)
     dtype = identity.get("dtype") or arguments.get("dtype")
     others = {name: value for name, value in arguments.items() if name not in (address, "dtype")}
     defaults = asdict(RenderSettings())
     changed = {name: value for name, value in settings.items() if value != defaults.get(name)}
-    versions = _mapping(manifest.get("versions"))
+    versions = mapping(manifest.get("versions"))
     found = {
         "model": model["name"],
         "path" if address in (None, "path") else str(address): arguments.get(address) if address else None,
@@ -91,7 +89,7 @@ def listed(values: Mapping[str, Any], sign: str = "=") -> str:
     return ", ".join(f"{name}{sign}{_plain(value)}" for name, value in values.items() if value not in (None, {}, []))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -199,8 +197,7 @@ Section = CheckSection | RunSection
 
 def find_sections(path: Path) -> list[Section]:
     """The check or run at a path, or all below it: the checks, oldest first, then the runs. A damaged one is left out with a
-    warning. So are runs of which these checks compare every task: they are in the sections of the checks. That of a decision
-    has no scores, so that its run stays."""
+    warning."""
     if path.is_file() or (path / FILE).exists():
         return [_read_check(path)]
     if (path / MANIFEST).exists():
@@ -216,28 +213,9 @@ def find_sections(path: Path) -> list[Section]:
             found.append(read_run(one) if isinstance(one, RunFolder) else _read_check(one))
         except RunError as error:  # one that is damaged does not hide the others
             warn(f"left out: {error}")
-    compared = _compared_tasks([one.check for one in found if isinstance(one, CheckSection) and one.check.command != DECIDE])
-    found = [
-        one for one in found if isinstance(one, CheckSection) or not set(one.manifest["tasks"]) <= compared[_name(one.path)]
-    ]
     if not found:
         raise RunError(f"{path} contains no run and no check; `mill eval` and `mill compare` write them")
     return found
-
-
-def _compared_tasks(checks: Sequence[Check]) -> dict[tuple[str, ...], set[str]]:
-    """The tasks of each run that these checks compare, by the name of its folder."""
-    compared: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for check in checks:
-        names = {*check.tasks, *(group["task"] for variant in check.variants for group in variant.groups)}
-        for run in filter(None, (check.baseline_run, *(variant.run for variant in check.variants))):
-            compared[_name(Path(run))] |= names
-    return compared
-
-
-def _name(run: Path) -> tuple[str, ...]:
-    """The folders of the model and of the settings: a check has the path of its runs from where it was made."""
-    return run.parts[-2:]
 
 
 def read_run(folder: RunFolder) -> RunSection:

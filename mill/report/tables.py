@@ -1,10 +1,9 @@
 """Tables: on a terminal fitted to it, in a pipe as long as their cells; and rows in every format: CSV, JSON and Parquet for
-programs, Markdown and HTML for documents."""
+programs, Markdown for documents."""
 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import math
 import re
@@ -215,34 +214,20 @@ def dash() -> str:
     return "–" if (sys.stdout.encoding or "").lower().startswith("utf") else ".."
 
 
-TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML = "table", "csv", "json", "md", "parquet", "html"
-PRINTED = (TABLE, CSV, JSON, MARKDOWN, HTML)
-FORMATS = (TABLE, CSV, JSON, MARKDOWN, PARQUET, HTML)
+TABLE, CSV, JSON, MARKDOWN, PARQUET = "table", "csv", "json", "md", "parquet"
+PRINTED = (TABLE, CSV, JSON, MARKDOWN)
+FORMATS = (*PRINTED, PARQUET)
 ENDINGS = {
     ".csv": CSV,
     ".json": JSON,
     ".md": MARKDOWN,
     ".markdown": MARKDOWN,
     ".parquet": PARQUET,
-    ".html": HTML,
 }
-LATEX = 'write CSV, and pandas.read_csv("scores.csv").to_latex() makes a table of it'
-PAGE_HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'">
-"""
-PAGE_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 14px/1.5 system-ui, sans-serif; margin: 24px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 4px 12px; text-align: left; overflow-wrap: anywhere; }
-tr > * { border-bottom: 1px solid light-dark(#e4e5e8, #33363c); }
-thead th { vertical-align: bottom; border-bottom: 2px solid light-dark(#747881, #878b94); max-width: 240px; }
-td { white-space: nowrap; }
-.number { text-align: right; }
-p { color: light-dark(#5c5f66, #a9adb6); max-width: 90ch; }
-"""
+REMOVED = {
+    form: f'write CSV, and pandas.read_csv("scores.csv").{method}() makes a table of it'
+    for form, method in {"latex": "to_latex", "tex": "to_latex", "html": "to_html"}.items()
+}
 STAR = " *"  # marks a bold cell where nothing is bold
 _INSIDE_WORD = re.compile(r"(?<=\w)\\_(?=\w)")
 
@@ -264,15 +249,11 @@ class Listing:
     """Row and column, by number, of cells in bold."""
     notes: Sequence[str] = ()
     """Lines below the table, for people."""
-    title: str = "mill"
-    """Of the HTML page."""
 
     def text(self, form: str) -> str:
         """A document in one of the formats but `table` and `parquet`."""
         if form == JSON:
             return json_text([{name: row[name] for name in self.columns} for row in self.rows], indent=2) + "\n"
-        if form == HTML:
-            return self._page()
         return self._csv() if form == CSV else self._markdown()
 
     def print(self, form: str) -> None:
@@ -315,20 +296,6 @@ class Listing:
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join([*lines, *(line for note in self.notes for line in ("", _escaped(note)))]) + "\n"
 
-    def _page(self) -> str:
-        """A small page without scripts."""
-        kinds = [' class="number"' if column in self.numbers else "" for column in self.shown]
-        head = "".join(f"<th{kind}>{_plain(name)}</th>" for name, kind in zip(self.shown, kinds, strict=True))
-        rows = []
-        for number, row in enumerate(self.cells):
-            cells = (f"<b>{_plain(cell)}</b>" if (number, at) in self.bold else _plain(cell) for at, cell in enumerate(row))
-            rows.append("".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(cells, kinds, strict=True)))
-        body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
-        notes = "".join(f"<p>{_plain(note)}</p>" for note in self.notes)
-        top = f"{PAGE_HEAD}<title>{_plain(self.title)}</title>\n<style>{PAGE_STYLE}</style></head>"
-        return f"{top}\n<body>{table}{notes}</body></html>\n"
-
     def _write_parquet(self, handle: Any) -> None:
         import pyarrow
         import pyarrow.parquet
@@ -337,18 +304,13 @@ class Listing:
         pyarrow.parquet.write_table(pyarrow.table(columns), handle)
 
 
-def _plain(text: str) -> str:
-    """As text of a page, without characters that change how other text is shown."""
-    return html.escape(printable(text))
-
-
 def form_of(out: str | None, form: str) -> str:
     """The format of a file: the given one, else that of its ending, else CSV."""
     ending = Path(out).suffix.lower() if out else ""
     if not out or form != TABLE:
         return form
-    if ending == ".tex":
-        raise SpecError(f"--out {out}: LaTeX was removed: {LATEX}")
+    if ending[1:] in REMOVED:
+        raise SpecError(f"--out {out}: the format {ending[1:]} was removed: {REMOVED[ending[1:]]}")
     if ending and ending not in ENDINGS:
         raise SpecError(f"--out {out}: endings are {', '.join(ENDINGS)}, or give --format")
     return ENDINGS.get(ending, CSV)

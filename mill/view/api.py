@@ -97,13 +97,13 @@ def calibration(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     """How sure a run was of its choices in a task, and how often it was right. All its samples are read."""
     info, task = queries.find_run(viewer.index, given.get("run", "")), given.get("task", "")
     (file,) = queries.files_of(viewer.index, info.uid, task).values()
-    key = ("calibration", file["id"], file["last"])
-    known = viewer.index.remembered.get(key)
-    if known is None:
-        answers = RecordedRun(info.folder, info.manifest, info.results).gather(task, choice_answer)
-        found = [one for one in answers if one is not None]
-        known = viewer.index.remember(key, [calibration_chart(compute_calibration(found))] if found else [])
-    return {"run": info.uid, "chart": known[0] if known else None}
+
+    def chart() -> dict[str, Any] | None:
+        rows = RecordedRun(info.folder, info.manifest, info.results).gather(task, choice_answer)
+        answers = [answer for answer in rows if answer is not None]
+        return calibration_chart(compute_calibration(answers)) if answers else None
+
+    return {"run": info.uid, "chart": viewer.index.once(("calibration", file["id"], file["last"]), chart)}
 
 
 def sample(viewer: Viewer, given: Parameters) -> dict[str, Any]:
@@ -185,11 +185,6 @@ def worst_tokens(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     return tokens.worst_tokens(viewer.index, given.get("a", ""), given.get("task", ""))
 
 
-def load(viewer: Viewer, given: Parameters) -> dict[str, Any]:
-    """Latency and tokens of a run, or of one of its tasks."""
-    return usage_of(viewer.index, given.get("run", ""), given.get("task", ""))
-
-
 def check(viewer: Viewer, given: Parameters) -> dict[str, Any]:
     rules = parse_rules(given.get("fail_on", "").strip() or None, given.get("require", "").strip() or None)
     uid = given.get("check", "")
@@ -209,7 +204,7 @@ ENDPOINTS: dict[str, Callable[[Viewer, Parameters], dict[str, Any]]] = {
     "pair": pair,
     "tokens": sample_tokens,
     "worst": worst_tokens,
-    "load": load,
+    "load": lambda viewer, given: usage_of(viewer.index, given.get("run", ""), given.get("task", "")),
     "check": check,
     "trend": lambda viewer, given: check_queries.metric_over_time(
         dict(check_queries.readable_checks(viewer.index)), given.get("metric", "match_rate")
@@ -222,12 +217,12 @@ BINS = 40
 
 
 def usage_of(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
-    """Of a run, or of one of its tasks; `tasks` has the tokens of each task."""
+    """Latency and tokens of a run, or of one of its tasks; `tasks` has the tokens of each task."""
     info, files = find_run(index, run), files_of(index, run, task)
     counts = summed(files.values())
     of_tasks = {file["task"]: _sums(index, {number: file}) for number, file in files.items()}
     sums = {name: sum(one[name] for one in of_tasks.values()) for name in ("prompt_tokens", "output_tokens")}
-    times = _times(index, run, task)
+    times = index.once(("times", run, task, index.state.version), lambda: _times(index, run, task))
     right = counts["right"]
     tokens = sums["prompt_tokens"] + sums["output_tokens"]
     sessions = info.manifest.get("sessions", [])
@@ -258,18 +253,13 @@ def _sums(index: ResultsIndex, files: Mapping[int, Any]) -> dict[str, Any]:
 
 def _times(index: ResultsIndex, run: str, task: str) -> dict[str, Any]:
     """Quantiles and a histogram of the seconds of an answer."""
-    key = ("times", run, task, index.state.version)
-    known: dict[str, Any] | None = index.remembered.get(key)
-    if known is not None:
-        return known
     clause = samples_where(index, SampleFilter(run), files_of(index, run, task))
     query = f"SELECT json_group_array(seconds) FROM samples WHERE {clause.text} AND seconds IS NOT NULL"
     text: str = index.database.connection().execute(query, clause.parameters).fetchone()[0]
     seconds = sorted(msgspec.json.decode(text, type=list[float]))  # one text is read faster than a row for each number
     # The smallest value that at least this share of values does not exceed.
     quantiles = {name: seconds[max(0, math.ceil(share * len(seconds)) - 1)] for name, share in QUANTILES.items() if seconds}
-    found = {"latency": quantiles, "histogram": _histogram(seconds)}
-    return {**index.remember(key, found)}
+    return {"latency": quantiles, "histogram": _histogram(seconds)}
 
 
 def _histogram(values: Sequence[float]) -> list[dict[str, float]]:

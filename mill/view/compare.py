@@ -297,9 +297,7 @@ def compare_summary(index: ResultsIndex, chosen: PairFilter) -> dict[str, Any]:
     the pairs of each cell that the near-tie slider leaves in the list: tests without those would be over a selection."""
     stored = comparison(index, chosen.a, chosen.b, chosen.metric)
     everything = replace(chosen, cells=(), changed=False, search="", page=Page(), least_margin=0.0)
-    known = index.remembered.get((stored["id"], everything))
-    if known is None:
-        known = index.remember((stored["id"], everything), _summary(index, everything, stored))
+    known = index.once((stored["id"], everything), lambda: _summary(index, everything, stored))
     rows = _counted(index, replace(everything, least_margin=chosen.least_margin), stored)
     return {**known, "above": _cells(rows)}
 

@@ -22,11 +22,11 @@ from mill.api.errors import RunError
 from mill.store.sample_row import FLAGS, SampleRow
 from mill.support.files import cache_folder, hash_docs, json_text
 
-VERSION = 6
+VERSION = 7
 _SCHEMA = f"""
 CREATE TABLE files (
     id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, task TEXT NOT NULL, path TEXT NOT NULL,
-    size INTEGER, mtime INTEGER, inode INTEGER, checksum INTEGER, end INTEGER, damaged INTEGER, requests INTEGER,
+    size INTEGER, mtime INTEGER, inode INTEGER, damaged INTEGER, requests INTEGER,
     metrics TEXT, statuses TEXT, first INTEGER, last INTEGER, searched INTEGER DEFAULT 0, UNIQUE (run, task)
 );
 CREATE TABLE names (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
@@ -66,7 +66,8 @@ class Database:
         try:
             self._create()
         except sqlite3.DatabaseError:
-            self.rebuild()
+            self._remove()
+            self._create()
 
     def connection(self) -> sqlite3.Connection:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -92,11 +93,6 @@ class Database:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
         self._open.clear()
-
-    def rebuild(self) -> None:
-        """Start again with an empty index, as after damage to the file."""
-        self._remove()
-        self._create()
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)

@@ -6,13 +6,11 @@ last call; the index of an unchanged folder is taken from the cache.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +22,14 @@ from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
 from mill.view.database import MOST_METRICS, Database, indexed, pair_key
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.scan import OtherLog, scan
+from mill.view.scan import INSPECT_LOGS, LM_EVAL, LmEvalLog, scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500
-_DAMAGED = ("malformed", "not a database", "disk I/O error", "no such table")
 _INSERT = (
     "INSERT INTO samples (file, offset, length, key, name, category, status, flags, prompt_tokens, output_tokens, seconds, "
     f"margin, worst, worst_at, prompt_key, answer_key, extracted_key, numbers, ratios) VALUES ({', '.join('?' * 19)})"
 )
-_BLOCK = 1 << 20
 
 
 @dataclass
@@ -64,13 +60,14 @@ class ResultsIndex:
         if not root.exists():
             raise RunError(f"{root} does not exist; `mill eval` and the checks write results")
         if root.is_file() and not any((*(found := scan(root)).checks, *found.logs)):
-            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval or inspect_ai")
+            reason = f": {INSPECT_LOGS}" if root.suffix == ".eval" else ""
+            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval{reason}")
         self.root = root
         self.database = Database(root, cache)
         self.runs: dict[str, RunInfo] = {}
         self.checks: dict[str, Path] = {}
         self.state = IndexState()
-        self.remembered: dict[Any, Any] = {}
+        self._remembered: dict[Any, Any] = {}
         self._check_signatures: dict[str, Any] = {}
         self._left_out: list[str] = []
         self._syncing = threading.Lock()
@@ -84,20 +81,14 @@ class ResultsIndex:
             finally:
                 self.state.syncing = False
 
-    def mend(self, error: sqlite3.Error) -> None:
-        """Start with an empty index again, where its file is damaged; the next `sync` fills it."""
-        if any(text in str(error) for text in _DAMAGED):
-            warn(f"the index {self.database.path} is made again: {error}")
-            with self._syncing, contextlib.suppress(MillError, sqlite3.Error):
-                self.database.rebuild()
-                self.remembered = {}
-
-    def remember(self, key: Any, answer: Any) -> Any:
-        """Keep an answer that took long, under a key that changes with the data."""
-        if len(self.remembered) >= _MOST_REMEMBERED:
-            self.remembered = {}
-        self.remembered[key] = answer
-        return answer
+    def once(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """An answer that takes long, computed once for a key that changes with the data."""
+        remembered = self._remembered
+        if key not in remembered:
+            if len(remembered) >= _MOST_REMEMBERED:
+                remembered = self._remembered = {}
+            remembered[key] = compute()
+        return remembered[key]
 
     def close(self) -> None:
         self.database.close()
@@ -128,11 +119,11 @@ class ResultsIndex:
         known = self.runs.get(uid_of(self._name(path)))
         if known is not None and known.path == path and known.signature == run_signature(path) and not known.error:
             return known
-        return read_run(path, self.root)
+        return read_run(path, self._name(path))
 
-    def _converted(self, log: OtherLog) -> RunInfo | None:
-        """The log of another tool as a run in the cache; None where it cannot be read, which is reported."""
-        origin = self._name(log.path)
+    def _converted(self, log: LmEvalLog) -> RunInfo | None:
+        """A log of lm-eval as a run in the cache; None where it cannot be read, which is reported."""
+        name = self._name(log.path)
         stamp = json.dumps([[str(file), file_signature(file)] for file in log.files])
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
         done = target / "converted"
@@ -144,10 +135,10 @@ class ResultsIndex:
                 warn(f"left out: {error}")
                 self._left_out.append(f"left out: {error}")
                 return None
-        known = self.runs.get(uid_of(origin))
+        known = self.runs.get(uid_of(name))
         if known is not None and known.path == target:
             return known
-        return read_run(target, self.root, tool=log.tool, origin=origin)
+        return read_run(target, name, LM_EVAL)
 
     def _sync_files(self) -> bool:
         """Index the samples files that are new or changed, and forget those that are gone."""
@@ -192,32 +183,16 @@ class ResultsIndex:
 
     def _index(self, file: _SamplesFile, known: Any) -> None:
         """One transaction for each file: readers see the old rows or the new ones."""
-        start = _appended_from(file, known)
+        done = self.state.bytes_done
         with self.database.change() as change:
-            if known is not None and start == 0:
+            if known is not None:
                 _forget(change, known["id"])
-            reader = _FileReader(change, file, known if start else None)
-            for count, offset in enumerate(reader.read(start), 1):
+            reader = _FileReader(change, file)
+            for count, offset in enumerate(reader.read(), 1):
                 if count % _BATCH == 0:
-                    self.state.bytes_done += offset - start
-                    start = offset
+                    self.state.bytes_done = done + offset
             reader.finish()
-        self.state.bytes_done += file.signature[0] - start
-
-
-def _appended_from(file: _SamplesFile, known: Any) -> int:
-    """From which byte on a file is to be read: its old end if lines were only appended, else 0.
-
-    The old part is read again, but not parsed: a file that was rewritten in place may be longer than before.
-    """
-    if known is None or known["inode"] != file.signature[2] or known["size"] >= file.signature[0]:
-        return 0
-    left, checksum = int(known["end"]), 0
-    with contextlib.suppress(RunError, OSError), open_regular(file.path) as handle:
-        while left and (block := handle.read(min(left, _BLOCK))):
-            checksum, left = zlib.crc32(block, checksum), left - len(block)
-        return int(known["end"]) if not left and checksum == known["checksum"] else 0
-    return 0
+        self.state.bytes_done = done + file.signature[0]
 
 
 def _forget(change: Any, number: int) -> None:
@@ -231,31 +206,27 @@ class _FileReader:
     """Reads the lines of one file into rows. A line that is no sample is counted, and a last line without its newline is
     left for the next time."""
 
-    def __init__(self, change: Any, file: _SamplesFile, known: Any) -> None:
+    def __init__(self, change: Any, file: _SamplesFile) -> None:
         self.change, self.file = change, file
-        self.end = int(known["end"]) if known is not None else 0
-        self.checksum = int(known["checksum"]) if known is not None else 0
-        self.damaged = int(known["damaged"]) if known is not None else 0
-        self.requests = int(known["requests"]) if known is not None else 0
-        self.metrics: list[str] = json.loads(known["metrics"]) if known is not None else []
-        self.statuses = dict(json.loads(known["statuses"])) if known is not None else dict.fromkeys(STATUSES, 0)
-        insert, given = "INSERT INTO files (run, task, path) VALUES (?, ?, ?)", (file.run, file.task, str(file.path))
-        self.id = int(known["id"] if known is not None else change.execute(insert, given).lastrowid)
-        self.first: int | None = known["first"] if known is not None else None
-        self.last: int | None = known["last"] if known is not None else None
+        insert, names = "INSERT INTO files (run, task, path) VALUES (?, ?, ?)", (file.run, file.task, str(file.path))
+        self.id = int(change.execute(insert, names).lastrowid)
+        self.damaged = self.requests = 0
+        self.metrics: list[str] = []
+        self.statuses = dict.fromkeys(STATUSES, 0)
+        self.first: int | None = None
+        self.last: int | None = None
         self._names: dict[str, int] = {}
         self._seen: set[int] = set()
         self._rows: list[tuple[Any, ...]] = []
 
-    def read(self, start: int) -> Iterator[int]:
+    def read(self) -> Iterator[int]:
         """Yields the end of each line."""
-        for offset, line in read_lines(self.file.path, start):
+        for offset, line in read_lines(self.file.path):
             if not line.endswith(b"\n"):
                 break
-            self.end, self.checksum = offset + len(line), zlib.crc32(line, self.checksum)
             if line.strip():
                 self._add(offset, line)
-            yield self.end
+            yield offset + len(line)
 
     def _add(self, offset: int, line: bytes) -> None:
         try:
@@ -307,11 +278,11 @@ class _FileReader:
         self._drop_repeated()
         size, mtime, inode = self.file.signature
         self.change.execute(
-            "UPDATE files SET size = ?, mtime = ?, inode = ?, checksum = ?, end = ?, damaged = ?, requests = ?, "
-            "metrics = ?, statuses = ?, first = ?, last = ? WHERE id = ?",
+            "UPDATE files SET size = ?, mtime = ?, inode = ?, damaged = ?, requests = ?, metrics = ?, statuses = ?, "
+            "first = ?, last = ? WHERE id = ?",
             (
-                size, mtime, inode, self.checksum, self.end, self.damaged, self.requests, json.dumps(self.metrics),
-                json.dumps(self.statuses), self.first, self.last, self.id,
+                size, mtime, inode, self.damaged, self.requests, json.dumps(self.metrics), json.dumps(self.statuses),
+                self.first, self.last, self.id,
             ),
         )  # fmt: skip
 
@@ -323,9 +294,7 @@ def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, 
         try:
             if index.sync():
                 on_change()
-        except sqlite3.Error as error:
-            index.mend(error)
-        except (MillError, OSError) as error:
+        except (MillError, OSError, sqlite3.Error) as error:
             index.state.warnings = [str(error)]
         stopped.wait(max(every_s, 10 * (time.monotonic() - began)))
 

@@ -234,7 +234,7 @@ class _Collected:
             "run": {**api.run(self.viewer, asked), "held": held},
             "categories": {task: queries.categories(self.index, uid, task) for task in tasks},
             "calibration": {task: api.calibration(self.viewer, {**asked, "task": task})["chart"] for task in tasks},
-            "load": {task: api.load(self.viewer, {**asked, "task": task}) for task in ("", *tasks)},
+            "load": {task: api.usage_of(self.index, uid, task) for task in ("", *tasks)},
             "worst": api.worst_tokens(self.viewer, {"a": uid}),
             "metrics": listed["metrics"],
             "samples": samples,

@@ -233,18 +233,15 @@ def _count(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int, Any]) 
     if chosen.category is None and not chosen.flags and not search_query(chosen.search):
         counts = [json.loads(row["statuses"] or "{}") for row in files.values()]
         return sum(count for one in counts for name, count in one.items() if name in (chosen.statuses or STATUSES))
-    key = ("count", replace(chosen, page=Page()), index.state.version, search_stamp(index) if chosen.search else 0)
-    known = index.remembered.get(key)
-    if known is None:
-        clause = samples_where(index, chosen, files)
+    connection, clause = index.database.connection(), samples_where(index, chosen, files)
+    searched = connection.execute("SELECT coalesce(sum(searched), 0) FROM files").fetchone()[0] if chosen.search else 0
+
+    def count() -> int:
         query = f"SELECT count(*) FROM samples WHERE {clause.text}"
-        known = index.remember(key, index.database.connection().execute(query, clause.parameters).fetchone()[0])
-    return int(known)
+        return int(connection.execute(query, clause.parameters).fetchone()[0])
 
-
-def search_stamp(index: ResultsIndex) -> int:
-    """Grows as more texts can be searched."""
-    return int(index.database.connection().execute("SELECT coalesce(sum(searched), 0) FROM files").fetchone()[0])
+    key = ("count", replace(chosen, page=Page()), index.state.version, searched)
+    return int(index.once(key, count))
 
 
 def category_names(index: ResultsIndex, numbers: set[int]) -> dict[int, str]:
@@ -347,10 +344,12 @@ def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]
     """The categories of a task, with the mean of its first metric and the interval of it."""
     files = files_of(index, run, task)
     (file,) = files.values()
-    key = ("categories", file["id"], file["last"])
-    if key in index.remembered:
-        known: list[dict[str, Any]] = index.remembered[key]
-        return known
+    rows: list[dict[str, Any]] = index.once(("categories", file["id"], file["last"]), lambda: _categories(index, files))
+    return rows
+
+
+def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str, Any]]:
+    (file,) = files.values()
     metrics = json.loads(file["metrics"] or "[]")
     connection, found = index.database.connection(), list[dict[str, Any]]()
     clause = samples_where(index, SampleFilter(), files)
@@ -371,7 +370,6 @@ def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]
             scored = row["right"] + row["wrong"]
             entry["estimate"] = vars(rate(row["right"], scored)) if scored else None
         found.append({**entry, "metric": metrics[0] if metrics else ""})
-    index.remember(key, found)
     return found
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from mill.api.errors import MillError
 from mill.api.task import RenderSettings
+from mill.report.score_diff import flat_settings
 from mill.score.recorded_run import distinguishing_arguments
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.schema import Results
 from mill.support.files import json_text
 
 MILL = "mill"
-_LONGEST_VALUE = 40
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
@@ -31,8 +31,6 @@ class RunInfo:
     path: Path
     signature: Signature
     tool: str = MILL
-    origin: str = ""
-    """The log of another tool that the run was converted from."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     results: Results = field(default_factory=Results)
     error: str = ""
@@ -104,7 +102,7 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
             more = "" if len(run.tasks) < 3 else f" and {len(run.tasks) - 2} more"
             labels[run.uid] = f"{known[run.model]}: {', '.join(run.tasks[:2])}{more}"
     for same in _groups([run for run in listed if run.tool == MILL], labels):
-        flat = {run.uid: _flat({**run.settings, **run.condition}) for run in same}
+        flat = {run.uid: flat_settings({**run.settings, **run.condition}) for run in same}
         names = {name for settings in flat.values() for name in settings}
         differing = [name for name in sorted(names) if len({str(settings.get(name)) for settings in flat.values()}) > 1]
         for run in same:
@@ -125,29 +123,19 @@ def _groups(runs: Sequence[RunInfo], labels: Mapping[str, str]) -> list[list[Run
     return [same for same in found.values() if len(same) > 1]
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Each setting by itself, also nested ones, such as the decoding options; long values cut."""
-    found: dict[str, str] = {}
-    for name, value in settings.items():
-        found |= _flat(value) if isinstance(value, Mapping) else {str(name): str(value)[:_LONGEST_VALUE]}
-    return found
-
-
 def short_name(model: str) -> str:
     """The last part of a path or of a hub name."""
     return model.rstrip("/").rpartition("/")[2] or model
 
 
-def read_run(path: Path, root: Path, *, tool: str = MILL, origin: str = "") -> RunInfo:
+def read_run(path: Path, name: str, tool: str = MILL) -> RunInfo:
     """A run that cannot be read has the reason instead of its content."""
-    shown = origin or str(path.relative_to(root) if path.is_relative_to(root) and path != root else path.name)
     base: dict[str, Any] = {
-        "uid": uid_of(shown),
-        "name": shown,
+        "uid": uid_of(name),
+        "name": name,
         "path": path,
         "signature": run_signature(path),
         "tool": tool,
-        "origin": origin,
     }
     folder = RunFolder(path)
     try:

@@ -83,8 +83,7 @@ async def _interrupted() -> None:
     await stop.wait()
 
 
-EVENT_S = 1.0  # between updates of running runs
-CHECK_S = 0.1  # between checks for another version of the index
+EVENT_S = 0.5  # between updates of open pages
 THREADS = 4
 _FIRST_PAGE_S = 1.0
 VIEWER: web.AppKey[Viewer] = web.AppKey("viewer", Viewer)
@@ -163,8 +162,7 @@ async def _attempt(request: web.Request, function: Callable[..., web.Response], 
     except OSError as error:
         return _error(400, f"the files cannot be read: {error.strerror or error}")
     except sqlite3.Error as error:
-        await _in_thread(request, request.app[VIEWER].index.mend, error)
-        return _error(503, f"the index cannot be read: {error}")
+        return _error(503, f"the index cannot be read: {error}; delete {request.app[VIEWER].index.database.folder}")
     except Exception as error:  # files of someone else may have any content: the page gets a line, and so does the terminal
         warn(f"{request.path}: unexpected {type(error).__name__}: {error}")
         return _error(500, f"unexpected {type(error).__name__}: {str(error)[:200]}")
@@ -235,17 +233,9 @@ async def _events(request: web.Request) -> web.StreamResponse:
                 last = text
             else:
                 await response.write(b": \n\n")  # a closed page is noticed
-            await _until_next_update(viewer, closing)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(closing.wait(), EVENT_S)
     return response
-
-
-async def _until_next_update(viewer: Viewer, closing: asyncio.Event) -> None:
-    """A second, or less where the index has changed."""
-    version, waited = viewer.index.state.version, 0.0
-    while waited < EVENT_S and viewer.index.state.version == version and not closing.is_set():
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(closing.wait(), CHECK_S)
-        waited += CHECK_S
 
 
 async def _report(request: web.Request) -> web.Response:

@@ -592,7 +592,7 @@ def test_empty_and_filtered_answers_are_counted_beside_the_score(mill: Mill, tmp
     assert "4 of 8 samples have an answer that the server's content filter withheld" in out
 
 
-READING = ["ls", "tasks"], ["ls", "--help"], ["collect", "--format", "html"], ["collect"]
+READING = ["ls", "tasks"], ["ls", "--help"], ["collect", "--format", "md"], ["collect"]
 WRITING = ["eval", "toy[path=toy]", "toy_gen", "--task_paths", TOY, "--limit", "2", "--quiet"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +131,6 @@ def test_inspect_reads_what_was_sampled(option: str, limit: int | None, python: 
     assert (log["limit"], log["metadata"]["mill"]["sampled"], len(log["samples"])) == (limit, sampled, 60)
 
 
-def every_eval_ever(python: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "every_eval_ever", *words]
-    return forking.run(command, env=ENVIRONMENT, cwd=folder)
-
-
 @pytest.mark.parametrize("target", ["lm-eval", "inspect"])
 def test_the_converters_of_every_eval_ever_read_exported_logs(target: str, python: str, tmp_path: Path) -> None:
     """A reader that neither mill nor the owner of the format wrote."""
@@ -151,7 +145,7 @@ def test_the_converters_of_every_eval_ever_read_exported_logs(target: str, pytho
         words = ["convert", "lm_eval", "--log_path", str(file), "--include_samples", "--eval_library_version", "0", *words]
     else:
         words = ["convert", "inspect", "--log_path", str(tmp_path / "logs"), *words]
-    done = every_eval_ever(python, *words, folder=tmp_path)
+    done = forking.run([python, "-m", "every_eval_ever", *words], env=ENVIRONMENT, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     scores = [
         result["score_details"]["score"]

@@ -127,10 +127,3 @@ def test_lm_evals_own_functions_read_them(folder: Path, results: dict[str, Any])
     table = utils.make_table(results)
     assert [cell.strip() for cell in next(row for row in table.splitlines() if "pass@1" in row).split("|")][3] == "strict"
     assert "0.3333" in table and "7.3891" in table
-
-
-def test_datasets_loads_the_samples(folder: Path, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    for file in folder.glob("samples_*.jsonl"):
-        found = datasets.load_dataset("json", data_files=str(file), split="train", cache_dir=str(tmp_path))
-        assert found.num_rows == len(lines(file))

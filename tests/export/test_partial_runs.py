@@ -67,15 +67,6 @@ def test_a_random_sample_is_no_limit_of_lm_eval(sampled: Path, tmp_path: Path) -
     assert results(part, task_names(part))["config"]["limit"] is None  # another count of each task
 
 
-def test_the_card_says_what_was_sampled(sampled: Path) -> None:
-    pytest.importorskip("huggingface_hub")
-    run = ExportedRun.read(RunFolder(sampled))
-    card = model_card("b", [run])
-    mean = next(line for line in card.splitlines() if "exam (mean)" in line)
-    assert mean.endswith("| random 300 of 3000, seed 0 |")
-    assert "sampled: random 200 of 2000, seed 0" in card.partition("\n---")[0]
-
-
 def test_samples_and_seconds_of_a_stopped_run_are_those_that_are_done(tmp_path: Path) -> None:
     options = ["--task_paths", str(EXAM), "--output_dir", str(tmp_path / "out"), "--sample", "1000"]
     for budget in (1200, 2400):

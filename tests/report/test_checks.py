@@ -71,27 +71,17 @@ def test_a_name_of_several_lines_stays_in_its_cell(label: str) -> None:
     assert cells(summary_markdown(made(label)))[0][1].split() == ["two", "lines"]
 
 
-@pytest.mark.parametrize("count", range(1, 7))
-def test_every_metric_is_shown_for_any_number_of_variants(capsys: pytest.CaptureFixture[str], count: int) -> None:
-    """In a pipe all variants are in one table, and no line is wrapped."""
-    print_check(made(*(f"variant {n}" for n in range(count))))
-    lines = capsys.readouterr().out.splitlines()
-    for title, cell in (("same text", "90.0 % (55.5 % – 99.7 %)"), ("KL mean", "1.2e-05 (6.0e-06 – 1.8e-05)")):
-        (line,) = [line for line in lines if title in line]
-        assert line.count(cell) == count
-    assert "\n".join(lines).count("p=0.012") == count
-
-
-@pytest.mark.parametrize("count", range(1, 7))
-def test_variants_that_do_not_fit_a_terminal_are_in_further_tables(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, count: int
+@pytest.mark.parametrize(("width", "tables"), [(1000, 1), (100, 6)])
+def test_every_metric_is_shown_for_any_number_of_variants(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, tables: int
 ) -> None:
-    monkeypatch.setattr("mill.report.tables.PLAIN_WIDTH", 100)
-    print_check(made(*(f"variant {n}" for n in range(count))))
+    """In one table, or in blocks of columns that fit."""
+    monkeypatch.setattr("mill.report.tables.PLAIN_WIDTH", width)
+    print_check(made(*(f"variant {n}" for n in range(6))))
     out = capsys.readouterr().out
-    assert out.count("90.0 % (55.5 %") == out.count("(6.0e-06") == out.count("p=0.012") == count
-    assert 1 <= out.count("same text") == out.count("KL mean") == out.count("sweep on some_task") <= count
-    assert max(map(len, out.splitlines())) <= 100
+    assert out.count("90.0 % (55.5 %") == out.count("(6.0e-06") == out.count("p=0.012") == 6
+    assert out.count("same text") == out.count("KL mean") == tables and out.count("sweep on some_task") == 1
+    assert max(map(len, out.splitlines())) <= width
 
 
 def test_labels_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

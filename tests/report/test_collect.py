@@ -84,16 +84,6 @@ def test_models_that_differ_in_no_argument_have_the_name_of_their_folder(evaluat
     assert [row["model_args"] for row in collect(Path("out"))] == [folder.parent.name for folder in folders]
 
 
-def test_keys_are_no_model_args(
-    evaluate: Evaluate, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KEY_ONE", "secret-one")
-    monkeypatch.setenv("KEY_TWO", "secret-two")
-    evaluate("path=a,api_key=$KEY_ONE")
-    evaluate("path=a,scale=2,api_key=$KEY_TWO")
-    assert "secret" not in printed(capsys, "--format", "csv")
-
-
 def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate("path=a")
     (row,) = json.loads(printed(capsys, "--format", "json"))
@@ -120,19 +110,3 @@ def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pyte
     assert tasks["piqa"] == {"task": "piqa", "type": "MULTIPLE_CHOICE", "shots": 0, "metrics": ["acc", "acc_norm"]}
     assert tasks["mmlu"]["shots"] is None
     assert json.loads(listed("models", "json"))[0]["aliases"] == ["huggingface", "transformers"]
-
-
-def test_no_line_of_a_piped_table_is_padded(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate("path=a")
-    lists = [["collect"], ["ls", "runs"], ["ls", "tasks"], ["ls", "models"], ["ls", "models", "--configs"]]
-    for argv in [["collect", "--check"], *lists]:
-        capsys.readouterr()
-        run([*argv, "--output_dir", "out"])
-        lines = capsys.readouterr().out.splitlines()
-        assert lines and all(line and line == line.rstrip() for line in lines), argv
-
-
-def test_a_page_has_no_control_characters(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    """A terminal that shows it would obey ESC, and CSI, which is a character of C1."""
-    evaluate('path="a\x1b[31mb\x9b2Jc\x7fd"')
-    assert r"<td>a\x1b[31mb\x9b2Jc\x7fd</td>" in printed(capsys, "--format", "html")

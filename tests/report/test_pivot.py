@@ -143,14 +143,11 @@ def test_every_format_has_the_same_values(tmp_path: Path, capsys: pytest.Capture
 def test_names_are_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_right(tmp_path, HOSTILE, range(3), n=5)
     run_right(tmp_path, "b\x1b[31m\n\\end{tabular}", range(4), n=5)
-    texts = {
-        form: printed(capsys, tmp_path, "--columns", "model", "--format", form) for form in ("md", "html", "json", "table")
-    }
-    assert "<script" not in texts["html"] and "&lt;script&gt;" in texts["html"]
+    texts = {form: printed(capsys, tmp_path, "--columns", "model", "--format", form) for form in ("md", "json", "table")}
     assert "<script>" not in texts["md"] and r"\*\*b\*\*" in texts["md"]
     assert {line.replace(r"\|", "").count("|") for line in texts["md"].splitlines()[:3]} == {5}
     assert HOSTILE in json.loads(texts["json"])[0]
-    assert not any("\x1b" in texts[form] for form in ("table", "md", "html"))
+    assert not any("\x1b" in texts[form] for form in ("table", "md"))
 
 
 def test_a_model_named_like_another_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +163,8 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--format", "parquet"], "give --out FILE.parquet"),
     (["--columns", "model", "--format", "parquet"], "give --out FILE.parquet"),
     (["--out", "scores.xlsx"], "endings are .csv"),
+    (["--out", "scores.html"], "the format html was removed: write CSV, and pandas"),
+    (["--format", "html"], "--format html was removed: write CSV, and pandas"),
     (["--uncertainty", "interval"], "give --columns too"),
     (["--check", "--columns", "model"], "leave out"),
     (["--out", "/proc/none/scores.csv"], "cannot write"),

@@ -1,4 +1,4 @@
-"""Converts a log and reads the run back with mill's own readers."""
+"""Converts a log of lm-eval and reads the run back with mill's own readers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 from mill.store.folder import RunFolder
 from mill.store.samples import RunSample, read_samples
 from mill.store.schema import Results
-from mill.view.scan import identify_log
-
-LOGS = Path(__file__).parent / "logs"
+from mill.view.scan import scan
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,7 @@ class Converted:
 
 
 def converted(file: Path, target: Path) -> Converted:
-    log = identify_log(file)
-    assert log is not None
+    (log,) = scan(file).logs
     log.convert(target)
     folder = RunFolder(target)
     return Converted(folder, folder.manifest(), folder.results())

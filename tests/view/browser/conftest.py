@@ -16,8 +16,6 @@ from tests.launching import run
 from tests.view.browser.results import ResultFiles, make_results
 from tests.view.serving import Served, serving
 
-OpenScreen = Callable[..., Any]
-
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> ResultFiles:

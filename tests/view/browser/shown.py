@@ -45,6 +45,9 @@ def params(page: Any) -> dict[str, str]:
 
 
 expect = sync_api.expect
+WIDER = """() => [document.scrollingElement.scrollWidth - innerWidth, [...document.querySelectorAll("main *")]
+    .filter((one) => !one.closest(".scroll > *, .chart > *, pre > *") && one.getBoundingClientRect().right > innerWidth + 1)
+    .map((one) => one.outerHTML.slice(0, 120))]"""
 SCREENS = [
     "runs", "scores", "categories", "compare", "pair", "texts", "samples", "sample", "long", "dialog", "worst", "tokens",
     "load", "checks", "check",

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from statsmodels.stats.contingency_tables import mcnemar  # type: ignore[import-untyped]
-from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
 
 from mill.view.compare import PairFilter, compare_summary
 from mill.view.index import ResultsIndex
@@ -46,10 +45,6 @@ def open_compare(screens: Any, results: ResultFiles, uids: dict[str, str], **mor
     return page
 
 
-def p_text(p: float) -> str:
-    return f"{p:.3f}"
-
-
 def test_the_table_counts_pairs_and_its_cells_filter_them(
     screens: Any, results: ResultFiles, uids: dict[str, str], pairs: list[Any]
 ) -> None:
@@ -68,26 +63,19 @@ def test_the_table_counts_pairs_and_its_cells_filter_them(
     expect(page.locator(".cell-button", has_text="regression")).to_have_attribute("aria-pressed", "true")
 
 
-def test_mcnemar_s_p_is_that_of_statsmodels(
+def test_the_test_and_the_categories_are_shown(
     screens: Any, results: ResultFiles, uids: dict[str, str], pairs: list[Any]
 ) -> None:
     page = open_compare(screens, results, uids)
-
-    def p_of(some: list[Any]) -> float:
-        counts = Counter(map(cell, some))
-        table = [[counts["both right"], counts["regression"]], [counts["improvement"], counts["both wrong"]]]
-        return float(mcnemar(table, exact=True).pvalue)
-
+    counts = Counter(map(cell, pairs))
+    table = [[counts["both right"], counts["regression"]], [counts["improvement"], counts["both wrong"]]]
     facts = dict(zip(page.locator("dt").all_inner_texts(), page.locator("dd").all_inner_texts(), strict=True))
-    assert facts["McNemar's p"] == p_text(p_of(pairs))
+    assert facts["McNemar's p"] == f"{mcnemar(table, exact=True).pvalue:.3f}"
     accuracies = [percent(sum(pair[side]["values"]["acc"][0] for pair in pairs) / len(pairs)) for side in (0, 1)]
     assert facts["Accuracy"] == " → ".join(accuracies)
     changed = sum(first["chosen"] != second["chosen"] for first, second in pairs)
     assert facts["Changed answers"] == f"{changed} of {len(pairs)}"
-    expected = {name: p_of([pair for pair in pairs if pair[0]["category"] == name]) for name in CATEGORIES}
-    corrected = dict(zip(expected, multipletests(list(expected.values()), method="holm")[1], strict=True))
-    shown = {row[0].partition(" / ")[2]: row[-1] for row in rows(page)}
-    assert shown == {name: f"{p_text(corrected[name])}\np {p_text(p)}" for name, p in expected.items()}
+    assert sorted(row[0].partition(" / ")[2] for row in rows(page)) == sorted(CATEGORIES)
 
 
 def test_the_slider_hides_near_ties(screens: Any, results: ResultFiles, uids: dict[str, str], pairs: list[Any]) -> None:

@@ -14,7 +14,6 @@ from tests.view.browser.shown import params
 
 pytestmark = needs_chromium
 expect = sync_api.expect
-TABLES = "() => [...document.querySelectorAll('main table')].map(table => table.innerText)"
 
 
 def searched(sample: dict[str, Any]) -> str:

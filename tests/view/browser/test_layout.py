@@ -12,7 +12,7 @@ import pytest
 
 from tests.browsing import needs_chromium, sync_api
 from tests.view.browser.results import ResultFiles
-from tests.view.browser.shown import SCREENS, content_of, open_route, settle
+from tests.view.browser.shown import SCREENS, WIDER, content_of, open_route, settle
 
 pytestmark = needs_chromium
 expect = sync_api.expect
@@ -24,9 +24,6 @@ AXE = """async () => {
 }"""
 TABLES = "() => [...document.querySelectorAll('main table')].map(table => table.innerText)"
 DRAWN = "() => [...document.querySelectorAll('main figure.chart')].map(figure => figure.innerHTML)"
-WIDER = """() => [document.scrollingElement.scrollWidth - innerWidth, [...document.querySelectorAll("main *")]
-    .filter((one) => !one.closest(".scroll > *, .chart > *, pre > *") && one.getBoundingClientRect().right > innerWidth + 1)
-    .map((one) => one.outerHTML.slice(0, 120))]"""
 
 
 @pytest.mark.parametrize("name", SCREENS)

@@ -74,21 +74,12 @@ def test_search_finds_words_in_prompts_and_in_answers(screens: Any, results: Res
     assert shown_ids(page) == ["story-11"]
     assert params(page)["q"] == "story 11"
     expect(page.get_by_label("Search")).to_be_focused()
-    wanted = [one["id"] for one in results.runs["base"].samples(CHOICES) if one["chosen"] == "the fox"]
-    in_prompt = [one["id"] for one in results.runs["base"].samples("") if "the fox" in one["prompt"]]
-    found = results.runs["failing"].samples("toy_gen")
-    answered = [one["id"] for one in found if one["response"] == "answer 3"]
-    page.goto(f"{screens.address}#/samples?run={uids['failing']}&task=toy_gen&q=answer+3")
-    count_is(page, len(answered))
-    assert shown_ids(page) == answered
-    assert wanted or in_prompt
+    page.goto(f"{screens.address}#/samples?run={uids['failing']}&task=toy_gen")
     page.get_by_label("Search").fill("it's toy_gen-11")  # words end where those of the index do
     expect(page.get_by_text("No sample fits these filters.")).to_be_visible()
     page.get_by_label("Search").fill("toy_gen-11")
     count_is(page, 1)
     assert shown_ids(page) == ["11"]
-    page.get_by_label("Search").fill("no such words")
-    expect(page.get_by_text("No sample fits these filters.")).to_be_visible()
 
 
 def test_keys_go_to_the_next_sample_of_the_filtered_list(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from mill.checks.result import Check
 from mill.view.offline import write_check_page
 from tests.browsing import Watch, needs_chromium, sync_api
+from tests.view.browser.shown import WIDER
 from tests.view.saved_checks import (
     BASE,
     HACKS,
@@ -95,10 +97,6 @@ OVERLAPS = """() => [...document.querySelectorAll("figure svg")].flatMap((svg) =
     boxes.slice(index + 1).filter(([, other]) => meet(box, other)).map(([other]) => `${name} / ${other}`));
 })"""
 
-TOO_WIDE = """() => [document.scrollingElement.scrollWidth - innerWidth, [...document.querySelectorAll("main *")]
-    .filter((one) => !one.closest(".scroll > *, .chart > *, pre > *") && one.getBoundingClientRect().right > innerWidth + 1)
-    .map((one) => one.outerHTML.slice(0, 120))]"""
-
 ON_INTERVALS = """() => [...document.querySelectorAll("figure:has(.grid) svg")].flatMap((svg) => {
   const boxes = [...svg.querySelectorAll(".whisker")].map((one) => one.getBoundingClientRect());
   return [...svg.querySelectorAll(".name")].filter((name) => {
@@ -121,7 +119,7 @@ def test_charts_are_drawn_inside_their_frames_at_every_width(open_check: OpenChe
     assert page.evaluate(ON_INTERVALS) == []
     for width in (400, 1400):
         page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate(TOO_WIDE) == [0, []], width
+        assert page.evaluate(WIDER) == [0, []], width
 
 
 def test_colours_and_positions_are_those_of_the_values(open_check: OpenCheck) -> None:
@@ -177,23 +175,11 @@ def test_a_long_answer_is_scrolled_to_the_divergence(open_check: OpenCheck) -> N
 
 
 def blocks(markdown: str) -> tuple[str, list[str]]:
-    """The text outside of fenced blocks, and the blocks, parsed as CommonMark does."""
-    outside: list[str] = []
-    inside: list[list[str]] = []
-    fence = ""
-    for line in markdown.split("\n"):
-        ticks = line[: len(line) - len(line.lstrip("`"))]
-        if fence and len(ticks) >= len(fence) and line.strip("` ") == "":
-            fence = ""
-        elif fence:
-            inside[-1].append(line)
-        elif len(ticks) >= 3 and "`" not in line[len(ticks) :]:
-            fence = ticks
-            inside.append([])
-        else:
-            outside.append(line)
-    assert not fence, "a block is not closed"
-    return "\n".join(outside), ["\n".join(lines) for lines in inside]
+    """The text outside of fenced blocks, and the blocks."""
+    fences = [token for token in MarkdownIt("commonmark").parse(markdown) if token.type == "fence"]
+    inside = {number for token in fences for number in range(*(token.map or (0, 0)))}
+    outside = [line for number, line in enumerate(re.split(r"\r\n?|\n", markdown)) if number not in inside]
+    return "\n".join(outside), [token.content.removesuffix("\n") for token in fences]
 
 
 def test_an_issue_is_copied_as_markdown_that_survives_backticks(open_check: OpenCheck) -> None:

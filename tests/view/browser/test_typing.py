@@ -1,5 +1,5 @@
-"""Fields for search: no letter is lost, however soon it is typed, and none reaches another screen. Answers that do not
-arrive whole: a request that another one replaced, and a body that is no JSON."""
+"""Fields for search: they follow the address, and no letter reaches another screen. Answers that do not arrive whole: a
+request that another one replaced, and a body that is no JSON."""
 
 from __future__ import annotations
 
@@ -12,44 +12,6 @@ from tests.view.browser.shown import params
 
 pytestmark = needs_chromium
 expect = sync_api.expect
-# Microtasks run before anything that a page does after it has painted. The second letter is typed when it has done that.
-TYPE = """const type = (letter) => {
-    const field = document.querySelector("input[type=search]");
-    field.value += letter;
-    field.dispatchEvent(new Event("input", { bubbles: true }));
-};
-const typeTwo = (first, second) => { type(first); setTimeout(() => type(second), 150); };"""
-WHEN_SHOWN = """new MutationObserver((changes, observer) => {
-    if (!document.querySelector("input[type=search]")) return;
-    observer.disconnect();
-    typeTwo("2", "t");
-}).observe(document, { childList: true, subtree: true });"""
-WHEN_REPORTED = """const replace = history.replaceState.bind(history);
-history.replaceState = (...entry) => {
-    replace(...entry);
-    history.replaceState = replace;
-    Promise.resolve().then(() => {}).then(() => {}).then(() => {}).then(() => typeTwo("g", "e"));
-};"""
-
-
-def open_with(screens: Any, script: str) -> Any:
-    page = screens.open("runs", options={})
-    page.add_init_script(f"{{ {TYPE} {script} }}")
-    page.reload()
-    return page
-
-
-def test_text_that_is_typed_as_soon_as_a_field_is_shown_stays(screens: Any) -> None:
-    page = open_with(screens, WHEN_SHOWN)
-    page.wait_for_function("() => location.hash.includes('name=2t')")
-    expect(page.get_by_label("Filter")).to_have_value("2t")
-
-
-def test_text_that_is_typed_while_earlier_text_is_reported_stays(screens: Any) -> None:
-    page = open_with(screens, WHEN_REPORTED)
-    page.get_by_label("Filter").fill("ima")
-    page.wait_for_function("() => location.hash.includes('name=image')")
-    expect(page.get_by_label("Filter")).to_have_value("image")
 
 
 def test_another_value_of_the_address_replaces_the_text(screens: Any) -> None:

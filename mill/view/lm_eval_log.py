@@ -1,4 +1,4 @@
-"""A results file of lm-eval as a run, with the samples that it logged.
+"""A results file of lm-eval (0.4.4 and later) as a run of mill, with the samples that it logged. Scores are lm-eval's own.
 
 A document has a line for each filter of its task, far from each other: lines are found by their offsets, so that one
 document at a time is in memory."""
@@ -10,26 +10,31 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mill.api.errors import RunError
 from mill.api.response import Response
 from mill.api.task import Opaque, Sample, TaskType, Value
-from mill.metrics.estimate import Estimate
-from mill.store.folder import RunFolder
-from mill.store.samples import RunSample
-from mill.store.schema import BenchmarkResult, SessionEntry, TaskResult
+from mill.metrics.estimate import Estimate, around, exact_interval, is_proportion
+from mill.metrics.paired import inside
+from mill.score.results import count_flags
+from mill.store.folder import MANIFEST, RESULTS, RunFolder
+from mill.store.sample_row import columns_of, line_of, run_columns, write_lines
+from mill.store.samples import RunSample, row_of
+from mill.store.schema import BenchmarkResult, SessionEntry, TaskEntry, TaskResult
 from mill.support.files import MOST_LINE, open_regular, read_lines
 from mill.support.secrets import redact
+from mill.support.terminal import warn
 from mill.support.validate import convert, parse_json, read_file
-from mill.view.other_logs.write import Converted, ConvertedTask, tool_estimate, write_run
-from mill.view.scan import LM_EVAL, OtherLog, task_of
+from mill.view.scan import LM_EVAL, LmEvalLog, task_of
 
 _STDERR = "_stderr"
 _NO_FILTER = ",none"
+_DEEPEST = 200  # levels of lists and objects in a sample; readers in Python end at about a thousand
 _TYPES = {
     "multiple_choice": TaskType.MULTIPLE_CHOICE,
     "loglikelihood": TaskType.MULTIPLE_CHOICE,
@@ -38,24 +43,36 @@ _TYPES = {
 }
 
 
-def convert_lm_eval(log: OtherLog, folder: RunFolder) -> None:
+def convert_log(log: LmEvalLog, folder: RunFolder) -> None:
+    """Write the samples, one at a time, then results.json and manifest.json."""
     found = read_file(log.path, LmEvalResults, RunError)
     samples = {task_of(file): file for file in log.files[1:]}
     # The tasks, without groups: those have subtasks, or none of what a task has.
     known = found.configs.keys() | found.n_samples.keys() | samples.keys()
     names = [name for name in found.results if name in known] + [name for name in samples if name not in found.results]
-    tasks = {name: _task(name, found, samples.get(name)) for name in names}
-    results = {name: task.result for name, task in tasks.items()}
-    write_run(folder, _about(log, found), _session(found), tasks.values(), _benchmarks(found, results))
+    about, session = _about(log, found), _session(found)
+    results = {name: _result(name, found) for name in names}
+    for name, result in results.items():
+        if name in samples:
+            writer = _SamplesWriter(result, found.configs.get(name, {}))
+            writer.write(samples[name], folder, about["model"]["name"])
+            session.computed += writer.responses
+        else:
+            result.warnings.append("its samples are not in the log")
+        result.total = max(result.total, result.n)
+    session.requested = session.computed
+    benchmarks = {mean.benchmark: mean.to_dict() for mean in _benchmarks(found, results)}
+    folder.write(RESULTS, {"tasks": {name: result.to_dict() for name, result in results.items()}, "benchmarks": benchmarks})
+    entries = {name: asdict(_entry(result)) for name, result in results.items()}
+    folder.write(MANIFEST, {**about, "fresh": False, "tasks": entries, "sessions": [asdict(session)]})
 
 
-def _task(name: str, found: LmEvalResults, samples: Path | None) -> ConvertedTask:
-    config, count = found.configs.get(name, {}), found.n_samples.get(name)
-    shots, version = found.n_shot.get(name), found.versions.get(name)
+def _result(name: str, found: LmEvalResults) -> TaskResult:
+    count, shots, version = found.n_samples.get(name), found.n_shot.get(name), found.versions.get(name)
     n = count.effective if count else 0
-    result = TaskResult(
+    return TaskResult(
         name,
-        _TYPES.get(str(config.get("output_type")), TaskType.GENERATIVE_QA).value,
+        _TYPES.get(str(found.configs.get(name, {}).get("output_type")), TaskType.GENERATIVE_QA).value,
         version if isinstance(version, (int, str)) else "" if version is None else str(version),
         shots if isinstance(shots, int) else 0,
         n,
@@ -64,7 +81,65 @@ def _task(name: str, found: LmEvalResults, samples: Path | None) -> ConvertedTas
         metrics=estimates(found.results.get(name, {}), n),
         data_hash=found.task_hashes.get(name, ""),
     )
-    return ConvertedTask(result, None if samples is None else read_lm_eval_samples(samples, name, config))
+
+
+def _entry(result: TaskResult) -> TaskEntry:
+    names = ("version", "n", "total", "data_hash", "task_type", "n_shots", "warnings")
+    return TaskEntry(requested=result.task, **{name: getattr(result, name) for name in names})
+
+
+@dataclass
+class _SamplesWriter:
+    """Writes the samples of a task, and adds to its result what they show. Those that cannot be read are counted."""
+
+    result: TaskResult
+    config: Mapping[str, Any]
+    ids: set[str | int] = field(default_factory=set)
+    responses: int = 0
+    broken: list[str] = field(default_factory=list)
+    flagged: list[tuple[str | int, list[str]]] = field(default_factory=list)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The smallest and the largest value of each metric."""
+
+    def write(self, file: Path, folder: RunFolder, model: str) -> None:
+        result = self.result
+        write_lines(folder, result.task, self._lines(file, run_columns(model, folder)))
+        if self.broken:
+            result.warnings.append(f"{len(self.broken)} samples cannot be read, the first: {self.broken[0]}")
+            warn(f"{result.task}: {result.warnings[-1]}")
+        result.n = max(result.n, len(self.ids))
+        result.flags = count_flags(self.flagged)
+        for name, estimate in result.metrics.items():
+            first, last = self.ranges.get(name, (-1.0, -1.0))
+            if 0 <= first <= last <= 1:  # nor has their mean other values
+                result.metrics[name] = inside(estimate)
+
+    def _lines(self, file: Path, run: Mapping[str, str]) -> Iterator[str]:
+        for converted in read_lm_eval_samples(file, self.result.task, self.config):
+            if isinstance(converted, str):
+                self.broken.append(converted)
+                continue
+            sample, columns = converted
+            name = sample.sample.id
+            try:
+                row = columns_of(structs.replace(row_of(dict(run), self.result.task, sample), **columns))
+                if nested_deeper(row, _DEEPEST):
+                    raise RunError(f"it is nested deeper than {_DEEPEST} levels")
+                line = line_of(row)
+            except (RunError, RecursionError, ArithmeticError, ValueError) as error:  # such as a number without a float
+                self.broken.append(f"sample {name}: {error}")
+                continue
+            self._count(sample)
+            yield line
+
+    def _count(self, sample: RunSample) -> None:
+        self.ids.add(sample.sample.id)
+        self.responses += sum(map(len, sample.responses))
+        self.flagged += [(sample.sample.id, sample.flags)] if sample.flags else []
+        for metric, values in sample.values.items():
+            numbers = [float(value) for value in values if isinstance(value, (int, float))]
+            low, high = self.ranges.get(metric, (math.inf, -math.inf))
+            self.ranges[metric] = min(low, *numbers, math.inf), max(high, *numbers, -math.inf)
 
 
 def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
@@ -77,8 +152,21 @@ def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
         if not comma or value is None or (metric.endswith(_STDERR) and owner in entry):
             continue
         stderr = _number(entry.get(f"{metric}{_STDERR},{filter_name}"))
-        metrics[key.removesuffix(_NO_FILTER)] = tool_estimate(value, stderr, n)
+        metrics[key.removesuffix(_NO_FILTER)] = _estimate(value, stderr, n)
     return metrics
+
+
+def _estimate(value: float, stderr: float | None, n: int) -> Estimate:
+    """A metric as lm-eval reports it. Its interval is mill's: exact for proportions, else Student's around the value; none
+    where the standard error or the number of samples is not known."""
+    known = stderr if stderr is not None and math.isfinite(stderr) else None
+    estimate = around(value, known, n)
+    if known is None or n < 1:
+        return Estimate(value, known, None, None, n)
+    if is_proportion(estimate):
+        low, high = exact_interval(value * n, n)
+        return Estimate(value, known, low, high, n)
+    return estimate
 
 
 def _number(value: Any) -> float | None:
@@ -124,7 +212,7 @@ def _leaves(name: str, subtasks: Mapping[str, list[str]], seen: set[str]) -> lis
     return found
 
 
-def _about(log: OtherLog, found: LmEvalResults) -> dict[str, Any]:
+def _about(log: LmEvalLog, found: LmEvalResults) -> dict[str, Any]:
     config = found.config
     arguments = _arguments(config.get("model_args"))
     backend = found.model_source or str(config.get("model") or "")
@@ -173,6 +261,9 @@ def _session(found: LmEvalResults) -> SessionEntry:
     )
 
 
+UNFILTERED = "none"
+
+
 class LmEvalCount(Struct):
     original: int
     effective: int
@@ -205,8 +296,7 @@ class LmEvalSample(Struct):
     """A line of samples_TASK_DATE.jsonl: a document with one of the task's filters. Metrics are further fields.
 
     `arguments` and `resps` have an entry for each request; an entry of `resps` has a response for each repeat. Numbers
-    in responses are texts. Older versions, such as 0.4.3, do not name the filter: the lines of a document are in the order
-    of the task's filters.
+    in responses are texts.
     """
 
     doc_id: int | str
@@ -215,16 +305,17 @@ class LmEvalSample(Struct):
     arguments: dict[str, dict[str, Any]] | list[list[Any]]
     resps: list[Any]
     filtered_resps: list[Any]
-    filter: str | None = None
+    filter: str = UNFILTERED
     metrics: list[str] | None = None
 
 
 _DOC_ID = re.compile(rb'\{"doc_id": (\d+),')
 _FIELDS = {*LmEvalSample.__struct_fields__, "doc_hash", "prompt_hash", "target_hash"}
-UNFILTERED = "none"
 
 Line = tuple[int, int]  # number and offset
 Read = tuple[LmEvalSample, Mapping[str, Any]]  # a line, and all of its fields
+Converted = tuple[RunSample, Mapping[str, Any]] | str
+"""A sample with the columns that replace those that mill computes of its own samples; or why it cannot be read."""
 
 
 def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[Converted]:
@@ -238,26 +329,16 @@ def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> It
     with handle:
         for lines in documents.values():
             try:
-                found = [_read(handle, file, line) for line in lines]
-                names = _filters(found, config)
-                yield _sample({name: one for name, one in zip(names, found, strict=True) if name is not None}, task, config)
+                by_filter: dict[str, Read] = {}
+                for number, offset in lines:
+                    sample, raw = _read(handle, file, (number, offset))
+                    if sample.filter in by_filter:
+                        yield f"{file}, line {number}, is a second line of its document"
+                    else:
+                        by_filter[sample.filter] = sample, raw
+                yield _sample(by_filter, task, config)
             except (RunError, RecursionError) as error:
                 yield str(error)
-                continue
-            for (number, _), name in zip(lines, names, strict=True):
-                if name is None:
-                    yield f"{file}, line {number}, is a second line of its document"
-
-
-def _filters(found: Sequence[Read], config: Mapping[str, Any]) -> list[str | None]:
-    """The filter of each line of a document; None for a second line with the same one."""
-    listed = config.get("filter_list")
-    order = [one.get("name") for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-    names: list[str | None] = []
-    for index, (sample, _) in enumerate(found):
-        own = sample.filter if sample.filter is not None else order[index] if index < len(order) else UNFILTERED
-        names.append(None if str(own) in names else str(own))
-    return names
 
 
 def _documents(file: Path) -> tuple[dict[str, list[Line]], list[str]]:
@@ -407,3 +488,14 @@ def _value(value: Any) -> Value:
         except OverflowError:
             return Opaque(str(value))
     return None if value is None else Opaque(value)
+
+
+def nested_deeper(data: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than so many levels."""
+    level = [data]
+    for _ in range(levels):
+        inner = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [part for one in inner if isinstance(one, (list, tuple)) for part in one]
+        if not level:
+            return False
+    return True

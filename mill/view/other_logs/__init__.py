@@ -1,1 +1,0 @@
-"""Results of other tools (lm-eval, inspect_ai) as runs of mill: `find` lists them, `convert` writes them as runs."""
