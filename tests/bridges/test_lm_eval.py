@@ -257,7 +257,6 @@ def changed(folder: Path, name: str, old: str, new: str) -> None:
             "test_split: exam",
             r"lm-eval:made_text: no data for made/up \(exam\), which is evaluated",
         ),
-        ("output_type: generate_until", "output_type: [", r"cannot be loaded: .*made_text.yaml, line \d+: "),
         ("{{question}}", "{{question", "cannot be loaded"),
         (
             "metric: exact_match",
