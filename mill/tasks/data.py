@@ -156,13 +156,8 @@ def roots() -> list[Path]:
 
 def split_in(folder: Path, split: str) -> Path | None:
     """The file or folder of a split."""
-    if not folder.is_dir():
-        return None
-    for suffix in SUFFIXES:
-        file = folder / f"{split}{suffix}"
-        if file.is_file():
-            return file
-    return folder / split if (folder / split).is_dir() else None
+    files = (folder / f"{split}{suffix}" for suffix in SUFFIXES)
+    return next((file for file in files if file.is_file()), folder / split if (folder / split).is_dir() else None)
 
 
 Row = dict[str, Any]

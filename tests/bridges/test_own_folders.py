@@ -132,8 +132,6 @@ def test_an_exception_of_a_task_has_the_line_of_its_code(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("num_fewshot: -3\n", "has num_fewshot -3"),
-        ("repeats: 0\n", "repeats 0"),
         ("metric_list: []\n", "has an empty metric_list"),
         ("filter_list: []\n", "has an empty filter_list"),
     ],

@@ -311,9 +311,8 @@ CSV = {
     "python list": ("question,choices,answer\na,\"['x', 'y']\",x\n", 'write ["x", "y"], with double quotes, or x|y'),
     "answer misspelled": ("question,anwser\na,b\n", "did you mean answer for 'anwser'? Rename or remove a column that is"),
     "choices misspelled": ("question,choice,answer\na,x|y,x\n", "did you mean choices for 'choice'?"),
-    "letter columns": ("question,A,B,C,D,answer\na,1,2,3,4,B\n", "has the columns A, B, C, D: name the choices choice_a, "
-                       "choice_b, ..., or use one column choices"),
-    "option columns": ("question,option_a,optionB,answer\na,1,2,B\n", "has the columns option_a, optionB: name the choices"),
+    "letter columns": ("question,A,B,C,D,answer\na,1,2,3,4,B\n", "did you mean choice_a, choice_b, ... for 'A'?"),
+    "option columns": ("question,option_a,optionB,answer\na,1,2,B\n", "did you mean choice_a, choice_b, ... for 'option_a'"),
     "letters": ("question,answer\na,A\nb,E\n", "the answers are letters, but there are no choices: add a column choices, or "
                 "choice_a, choice_b, ...; where the prompts list them, add a column extract with the value choice"),
     "choices twice": ("question,choices,choice_a,answer\na,x|y,x,x\n", "has both choices and choice_a: keep one"),

@@ -23,7 +23,6 @@ from mill.support.terminal import describe
 from mill.tasks.data import folders_on_search_path, read_rows, splits_in
 
 _NLTK = re.compile(r"nltk\.download\(['\"]([\w.-]+)['\"]\)")
-_SCRIPT = "Dataset scripts are no longer supported"
 
 
 @contextlib.contextmanager
@@ -60,14 +59,6 @@ def missing_part(error: BaseException) -> str | None:
         return f"it needs the package {error.name}: pip install {error.name}"
     resource = _NLTK.search(str(error)) if isinstance(error, LookupError) else None
     return f"it needs data of nltk: python -m nltk.downloader {resource[1]}" if resource else None
-
-
-def dataset_problem(path: str, name: str | None, error: BaseException) -> DataError:
-    """Why a dataset, which the search path does not have, cannot be loaded from the hub either."""
-    dataset = f"{path} ({name})" if name else path
-    if _SCRIPT in str(error):
-        return DataError(f"the dataset {dataset} is a script, which `datasets` 4 does not run: put its rows on MILL_DATA")
-    return DataError(f"the dataset {dataset} is not on MILL_DATA, and the hub does not give it: {describe(error)}")
 
 
 OLDEST = (0, 4, 12)
@@ -123,29 +114,26 @@ def random_numbers(state: Any = None) -> Iterator[None]:
     shuffle their documents. The process's own state comes back."""
     import numpy as np
 
+    def restore(saved: Any) -> None:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
+
     before = random_state()
     if state is None:
         random.seed(_RANDOM_SEED)
         np.random.seed(_OTHER_SEED)
     else:
-        _set_state(state)
+        restore(state)
     try:
         yield
     finally:
-        _set_state(before)
+        restore(before)
 
 
 def random_state() -> Any:
     import numpy as np
 
     return random.getstate(), np.random.get_state()
-
-
-def _set_state(state: Any) -> None:
-    import numpy as np
-
-    random.setstate(state[0])
-    np.random.set_state(state[1])
 
 
 @functools.cache
@@ -191,9 +179,6 @@ def _compiled(template: str) -> Any:
 
 # The rows of its tasks: folders on the MILL_DATA search path first, then the hub.
 
-_FILE_FORMATS = ("json", "csv", "parquet", "text")
-_HUB = "hf://datasets/"
-
 
 def local_first() -> contextlib.AbstractContextManager[None]:
     """Inside this context `datasets.load_dataset` looks on the search path before it goes to the hub."""
@@ -202,46 +187,29 @@ def local_first() -> contextlib.AbstractContextManager[None]:
     original = datasets.load_dataset
 
     def load(path: str | None = None, name: str | None = None, *more: Any, **options: Any) -> Any:
-        local = local_splits(str(path), name, options)
+        local = local_splits(str(path), name)
         if local is None:
             try:
                 with reachable_hub():
                     return original(path, name, *more, **options)
             except Exception as error:
-                raise dataset_problem(str(path), name, error) from error
+                dataset = f"{path} ({name})" if name else path
+                raise DataError(
+                    f"the dataset {dataset} is not on MILL_DATA, and the hub does not give it: {describe(error)}"
+                ) from error
         split = options.get("split")
         return local if split is None else local[str(split)]
 
     return replaced(datasets, load_dataset=load)
 
 
-def local_splits(path: str, name: str | None, options: Mapping[str, Any]) -> Splits | None:
+def local_splits(path: str, name: str | None) -> Splits | None:
     """The splits of a dataset on the search path; None where it is not there."""
-    files = options.get("data_files")
-    if path in _FILE_FORMATS and files:
-        return _from_files(files)
     for folder in folders_on_search_path(path, name):
         found = splits_in(folder)
         if found:
             return Splits(found, f"{path}/{name}" if name else path)
     return None
-
-
-def _from_files(files: Any) -> Splits | None:
-    """One file of a hub repository (`hf://datasets/ORG/NAME/FILE`) for each split, where the search path has them."""
-    by_split = files if isinstance(files, Mapping) else {"train": files}
-    found: dict[str, Path] = {}
-    for split, given in by_split.items():
-        addresses = [given] if isinstance(given, str) else list(given)
-        if len(addresses) != 1 or not str(addresses[0]).startswith(_HUB):
-            return None
-        organisation, repository, *inside = str(addresses[0]).removeprefix(_HUB).split("/")
-        candidates = [folder / Path(*inside) for folder in folders_on_search_path(f"{organisation}/{repository}", None)]
-        file = next((path for path in candidates if path.is_file()), None)
-        if file is None:
-            return None
-        found[str(split)] = file
-    return Splits(found, str(files))
 
 
 class Splits(dict[str, Any]):

@@ -59,8 +59,6 @@ class LmEvalTask(Task):
 
     def _check_config(self) -> None:
         """What lm-eval takes without a word, and then fails on when it scores, or reports nothing."""
-        if self.n_shots < 0 or self._repeats < 1:
-            raise DataError(f"{self.name} has num_fewshot {self.n_shots} and repeats {self.task.get_config('repeats')}")
         for key in ("metric_list", "filter_list"):
             if self.task.get_config(key) == []:
                 raise DataError(f"{self.name} has an empty {key}: nothing would be measured")

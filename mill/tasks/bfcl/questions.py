@@ -35,43 +35,23 @@ _IN_PACKAGE = "bfcl_eval/data"
 
 
 @dataclass
-class _Message:
-    role: str
-    content: str
-
-
-@dataclass
-class _Parameters:
-    properties: dict[str, dict[str, Any]]
-    required: list[str]
-
-
-@dataclass
 class _Function:
     name: str
     description: str
-    parameters: _Parameters
+    parameters: dict[str, Any]
 
 
 @dataclass
 class _Question:
     id: str
-    question: list[list[_Message]]
+    question: list[list[dict[str, str]]]
     function: list[_Function]
-
-
-@dataclass
-class _PossibleAnswer:
-    """For each expected call the function's name, and under it the possible values of each parameter."""
-
-    id: str
-    ground_truth: list[dict[str, dict[str, list[Any]]]]
 
 
 @dataclass
 class _Dialog:
     id: str
-    question: list[list[_Message]]
+    question: list[list[dict[str, str]]]
     initial_config: dict[str, dict[str, Any]]
     involved_classes: list[str]
     missed_function: dict[str, list[str]] = field(default_factory=dict)
@@ -79,11 +59,11 @@ class _Dialog:
 
 
 @dataclass
-class _ExpectedCalls:
-    """For each turn the expected calls, as source code."""
-
+class _Answer:
     id: str
-    ground_truth: list[list[str]]
+    ground_truth: list[Any]
+    """For each expected call the function's name with the possible values of each parameter; in a dialog, for each turn the
+    expected calls as source code."""
 
 
 def read_questions(category: str, *, with_answers: bool) -> list[Row]:
@@ -93,16 +73,16 @@ def read_questions(category: str, *, with_answers: bool) -> list[Row]:
     questions = _rows(text, source / name, _Question)
     if not with_answers:
         return questions
-    return _with_answers(questions, source, name, _PossibleAnswer)
+    return _with_answers(questions, source, name)
 
 
-def _with_answers(questions: list[Row], source: Path, name: str, kind: type) -> list[Row]:
+def _with_answers(questions: list[Row], source: Path, name: str) -> list[Row]:
     """The questions of a file, each with its answer as `ground_truth`."""
     file = source / "possible_answer" / name
     text = _text(source, f"possible_answer/{name}")
     if text is None:
         raise DataError(f"{file} is missing: it has the answers to {source / name}")
-    answers = {row["id"]: row["ground_truth"] for row in _rows(text, file, kind)}
+    answers = {row["id"]: row["ground_truth"] for row in _rows(text, file, _Answer)}
     if without := [row["id"] for row in questions if row["id"] not in answers]:
         raise DataError(f"{file} has no answer to {without[0]}")
     return [{**row, "ground_truth": answers[row["id"]]} for row in questions]
@@ -113,7 +93,7 @@ def read_dialogs(category: str) -> list[Row]:
     expected calls of each turn."""
     name = f"BFCL_v4_{category}.json"
     source, text = _find(name)
-    dialogs = _with_answers(_rows(text, source / name, _Dialog), source, name, _ExpectedCalls)
+    dialogs = _with_answers(_rows(text, source / name, _Dialog), source, name)
     documented = {stem: _function_docs(source, stem) for stem in MODULES.values()}
     for row in dialogs:
         where = f"{source / name}: {row['id']}"
