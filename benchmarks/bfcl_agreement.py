@@ -33,7 +33,7 @@ from mill.tasks.bfcl.questions import CATEGORIES, FunctionCallTask
 from mill.tasks.load import load_builtin, make_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.bfcl_answers import MISTAKES, Mutation, perturbed, right_calls, shuffled
+from benchmarks.bfcl_answers import MISTAKES, Mutation, perturbed, right_calls, shuffled
 
 # Runs in the peer's process; argv is (plan file, result file). Its table of models imports every API client, and all that
 # the checker needs of it is whether dots in names are underscores.

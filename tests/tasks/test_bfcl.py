@@ -1,14 +1,13 @@
 """BFCL: where its data comes from, what models get, how answers are scored, and the means that the leaderboard has.
 
-The questions here are written for these tests. The last tests read those of the package bfcl-eval, where MILL_BFCL or
-MILL_DATA has it.
+The questions here are written for these tests; `benchmarks/bfcl_agreement.py` compares with the leaderboard's own checker on
+those of the package bfcl-eval.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import sys
 import zipfile
@@ -20,7 +19,7 @@ import pytest
 from mill.api.errors import DataError
 from mill.api.message import Message
 from mill.api.response import Response
-from mill.api.task import RenderSettings, Sample
+from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
 from mill.cli.main import run
 from mill.metrics.aggregate import mean
@@ -39,11 +38,8 @@ from mill.tasks.bfcl.checker import (
 from mill.tasks.bfcl.multi_turn import DIALOGS
 from mill.tasks.bfcl.questions import CATEGORIES, FunctionCallTask
 from mill.tasks.load import make_task, select
-from tests.bfcl_answers import MISTAKES, right_calls
 from tests.growth import QUADRATIC, TIMES, growth
 from tests.outcomes import only, samples, scores
-
-GIVEN = {name: os.environ[name] for name in ("MILL_BFCL", "MILL_DATA") if os.environ.get(name)}
 
 WEATHER = {
     "name": "weather.now",
@@ -397,61 +393,7 @@ def test_a_run_is_scored_and_scored_again_without_the_data(
     assert scores(out) == first and first["tasks"]["bfcl_live_simple"]["metrics"]["acc"]["value"] == 0.5
 
 
-# The real questions
-
-# No answer to these is right: a value cannot be written in the forms that are read (an int or a boolean in an ArrayList of
-# `any`), a parameter has no possible value, or one is expected that the function does not have.
-WITHOUT_RIGHT_ANSWER = {
-    "simple_java_36",
-    "simple_java_65",
-    "live_simple_106-63-0",
-    "live_simple_112-68-0",
-    "live_multiple_862-181-3",
-    "live_multiple_964-207-0",
-}
-SIZES = {
-    "simple_python": 400, "simple_java": 100, "simple_javascript": 50, "multiple": 200, "parallel": 200,
-    "parallel_multiple": 200, "irrelevance": 240, "live_simple": 258, "live_multiple": 1053, "live_parallel": 16,
-    "live_parallel_multiple": 24, "live_irrelevance": 884, "live_relevance": 16,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def real() -> dict[str, list[Sample]]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in GIVEN.items():
-            patch.setenv(name, value)
-        try:
-            return {category: list(task(category).samples()) for category in CATEGORIES}
-        except DataError as error:
-            if not str(error).startswith("no data for BFCL"):
-                raise
-            pytest.skip(str(error))
-
-
-def test_right_answers_to_the_real_questions_score_1(real: dict[str, list[Sample]]) -> None:
-    assert {category: len(found) for category, found in real.items()} == SIZES
-    wrong = set()
-    for category, found in real.items():
-        if (made := task(category)).detection is None:
-            for sample in found:
-                value = made.score(sample, [answered(*right_calls(sample, made.language))])
-                wrong |= {sample.id} if value == {"acc": 0.0} else set()
-    assert wrong == WITHOUT_RIGHT_ANSWER
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_planted_mistakes_in_answers_to_the_real_questions_score_0(real: dict[str, list[Sample]], mistake: str) -> None:
-    checked = 0
-    for category, found in real.items():
-        if (made := task(category)).detection is None:
-            for sample in found:
-                calls = MISTAKES[mistake](right_calls(sample, made.language), sample, random.Random(sample.id))
-                if calls is not None:
-                    checked += 1
-                    assert made.score(sample, [answered(*calls)]) == {"acc": 0.0}, (sample.id, calls)
-    assert checked > 2250  # of 2,501: some functions require no parameter
-
+# The checker
 
 TEXT = {"type": "string"}
 WHOLE = {"type": "integer"}
@@ -559,6 +501,11 @@ CODE_RULES: list[tuple[str, dict[str, Any], list[Any], Any, bool]] = [
     (JAVASCRIPT, {"type": "dict"}, [{"on": [True], "n": [2]}], "{on: true, 'n': 2}", True),
     (JAVASCRIPT, {"type": "dict"}, [{"on": [True], "n": [2]}], "{on: true}", False),
 ]
+
+
+@pytest.mark.parametrize(("parameter", "possible", "value", "right"), RULES)
+def test_values(parameter: dict[str, Any], possible: list[Any], value: Any, right: bool) -> None:
+    assert (not wrong_value(value, parameter, possible, PYTHON)) is right
 
 
 @pytest.mark.parametrize(("language", "parameter", "possible", "value", "right"), CODE_RULES)

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from mill.api.errors import DataError
 from mill.api.judge import Judge
 from mill.api.message import IMAGE, Media
 from mill.api.request import GENERATE, Request, generation_options
@@ -202,7 +201,3 @@ def _create_provider(cls: type, api_type: str | None = None, config: Any = None)
     provider = OpenAIProvider(config)
     provider.api_key = "none"  # it refuses to call without one
     return provider
-
-
-def refused(name: str, error: BaseException) -> DataError:
-    return DataError(f"{name} cannot be scored: {error}")

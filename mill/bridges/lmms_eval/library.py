@@ -64,12 +64,9 @@ def version() -> str:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """No output of lmms-eval: it writes through loguru, beside what other packages write through logging."""
+    from loguru import logger
+
     with quiet_logging():
-        try:
-            from loguru import logger
-        except ModuleNotFoundError:
-            yield
-            return
         logger.disable("")
         try:
             yield
