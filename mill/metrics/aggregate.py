@@ -11,7 +11,7 @@ from typing import Any
 from mill.api.registry import register_metric
 from mill.api.task import Opaque, Value
 from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
-from mill.metrics.paired import bounded_mean, clustered_rate, inside, mean_of
+from mill.metrics.paired import bounded_mean, clustered_rate, exp, inside, mean_of, total
 
 _FEWEST = 0.5  # of the questions of the most frequent letter; the accuracy of rarer letters is mostly noise
 
@@ -134,10 +134,10 @@ def perplexity(samples: Sequence[Repeats]) -> Estimate:
     rate = _rate(samples)
     if not rate.n:
         return NOTHING
-    value = _exp(-rate.value)
+    value = exp(-rate.value)
     if rate.stderr is None or rate.low is None or rate.high is None:
         return around(value, None, rate.n)
-    return Estimate(value, value * rate.stderr, _exp(-rate.high), _exp(-rate.low), rate.n)
+    return Estimate(value, value * rate.stderr, exp(-rate.high), exp(-rate.low), rate.n)
 
 
 @register_metric("bits_per_unit", better="lower")
@@ -155,10 +155,10 @@ def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
 def _rate(samples: Sequence[Repeats]) -> Estimate:
     """Log-likelihood per unit as a ratio of sums, with its error by linearisation; documents are independent."""
     pairs = [_pair(repeats) for repeats in samples]
-    n, units = len(pairs), _sum([unit for _, unit in pairs])
+    n, units = len(pairs), total([unit for _, unit in pairs])
     if not n or not units:
         return NOTHING
-    rate = _sum([score for score, _ in pairs]) / units
+    rate = total([score for score, _ in pairs]) / units
     if n < 2 or math.isinf(rate) or math.isinf(units):
         return around(rate, None, n)
     residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
@@ -168,14 +168,6 @@ def _rate(samples: Sequence[Repeats]) -> Estimate:
     if (estimate.high or 0.0) > 0 and all(score <= 0 for score, _ in pairs):
         return replace(estimate, high=0.0)  # no log-probability is above 0; the true value is as often inside as before
     return estimate
-
-
-def _sum(values: Sequence[float]) -> float:
-    """Infinite where the sum is too large for a float, NaN where there are infinities of both signs."""
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):
-        return sum(values)
 
 
 def _pair(repeats: Repeats) -> tuple[float, float]:
@@ -190,13 +182,6 @@ def _number(value: Value) -> float:
     if not isinstance(value, (int, float)):
         raise TypeError("a mean needs plain numbers, not (log-likelihood, units) pairs")
     return float(value)
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
 
 
 BINS = 15

@@ -82,7 +82,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
     n = len(values)
     if not n:
         return NOTHING
-    average = _mean(values)
+    average = total(values) / n
     if n < 2 or not all(map(math.isfinite, values)):
         return around(average, None, n)
     return around(average, math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n), n)
@@ -109,7 +109,7 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     n = sum(map(len, groups))
     if not n:
         return NOTHING
-    average = _mean([value for group in groups for value in group])
+    average = total([value for group in groups for value in group]) / n
     if len(groups) < 2 or not math.isfinite(average):
         return around(average, None, n)
     return around(average, clustered_error(groups, average), n, len(groups) - 1)
@@ -123,7 +123,7 @@ def positive_mean(groups: Sequence[Sequence[float]]) -> Estimate:
         return estimate
     half = t_quantile(sum(map(bool, groups)) - 1) * estimate.stderr / estimate.value
     low = min(estimate.low, estimate.value * math.exp(-half))
-    return replace(estimate, low=low, high=estimate.value * _exp(half))
+    return replace(estimate, low=low, high=estimate.value * exp(half))
 
 
 def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -133,7 +133,7 @@ def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
     n = sum(map(len, groups))
     if not n:
         return NOTHING
-    p = _mean([value for group in groups for value in group])
+    p = total([value for group in groups for value in group]) / n
     if not math.isfinite(p):
         return around(p, None, n)
     effective, least = _effective_size(groups), _effective_size([[1.0] * len(group) for group in groups])
@@ -160,12 +160,12 @@ def clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:
     return math.hypot(*residuals) * math.sqrt(k / (k - 1)) / sum(map(len, groups))
 
 
-def _mean(values: Sequence[float]) -> float:
-    """NaN where there are infinities of both signs."""
+def total(values: Sequence[float]) -> float:
+    """A sum: infinite where it is too large for a float, NaN where there are infinities of both signs."""
     try:
-        return math.fsum(values) / len(values)
-    except (ValueError, OverflowError):
-        return sum(values) / len(values)
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
 
 
 def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimate:
@@ -177,10 +177,10 @@ def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimat
 
 def exponential(estimate: Estimate) -> Estimate:
     """A mean of logarithms as a factor, such as a perplexity ratio."""
-    value = _exp(estimate.value)
+    value = exp(estimate.value)
     if estimate.stderr is None or estimate.low is None or estimate.high is None:
         return around(value, None, estimate.n)
-    return Estimate(value, value * estimate.stderr, _exp(estimate.low), _exp(estimate.high), estimate.n)
+    return Estimate(value, value * estimate.stderr, exp(estimate.low), exp(estimate.high), estimate.n)
 
 
 def p_of_zero(estimate: Estimate, df: float) -> float:
@@ -214,7 +214,7 @@ def largest(values: Sequence[float]) -> float:
     return math.nan if not values or any(map(math.isnan, values)) else max(values)
 
 
-def _exp(value: float) -> float:
+def exp(value: float) -> float:
     try:
         return math.exp(value)
     except OverflowError:

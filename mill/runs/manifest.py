@@ -18,7 +18,7 @@ from mill.api.task import RenderSettings
 from mill.execute.executor import Tally
 from mill.plan.sampling import replaces
 from mill.plan.task_plan import TaskPlan
-from mill.sandbox import sandbox_label
+from mill.sandbox.programs import sandbox_label
 from mill.store.folder import MANIFEST
 from mill.store.schema import Entry, SessionEntry, TaskEntry
 from mill.store.session import TOP, SessionFile, read_entries

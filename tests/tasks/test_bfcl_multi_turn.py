@@ -27,7 +27,7 @@ from mill.tasks.bfcl.simulation import CODE, expected_call
 from mill.tasks.load import load_files, make_task, select
 from tests.outcomes import samples, scores
 from tests.plans import prepare
-from tests.runs.faults import ROOT, assert_resumes_after_kills
+from tests.runs.faults import ROOT
 from tests.toy_bfcl import dialog, opens, user, write_package
 
 MODEL = ROOT / "tests/toy_bfcl.py"
@@ -345,18 +345,6 @@ def test_rules(package: Path) -> None:
 
 
 # Runs
-
-
-def test_a_run_killed_at_random_moments_ends_like_an_undisturbed_one(package: Path, tmp_path: Path) -> None:
-    steps = [*opens("x"), ("close_ticket", {"number": 1})]
-    rows = [dialog(number, BASE, user(opens(f"ticket {number}"), steps), user([LIST])) for number in range(12)]
-    calls = [f"open_ticket('ticket {number}')" for number in range(12)]
-    write_package(
-        package, BASE, rows, [[[call, "open_ticket('x')", "close_ticket(1)"], ["list_tickets()"]] for call in calls]
-    )
-    how: dict[str, Any] = {"tasks": "bfcl_multi_turn_base", "model": "toy-caller[path=toy]", "file": MODEL}
-    out = assert_resumes_after_kills(tmp_path, kills=3, **how)
-    assert scores(out)["tasks"]["bfcl_multi_turn_base"]["metrics"]["acc"]["value"] == 1.0
 
 
 def test_a_run_is_scored_again_with_the_code_and_not_without_it(

@@ -17,7 +17,7 @@ from mill.api.errors import SpecError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.cli.main import run as main
-from mill.sandbox import Execution, chosen_sandbox, run_programs
+from mill.sandbox.programs import Execution, chosen_sandbox, run_programs
 from mill.tasks.code import CodeTask, extract_code
 from mill.tasks.load import load_builtin, make_task
 

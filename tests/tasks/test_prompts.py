@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,19 +23,6 @@ from mill.tasks.perplexity import join_pages
 load_builtin()
 Put = Callable[..., None]
 ZERO, ONE = RenderSettings(n_shots=0), RenderSettings(n_shots=1)
-
-
-@pytest.fixture
-def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
-    """`put("org/name/config/split", *rows)` writes that split under the only root there is."""
-    monkeypatch.setenv("MILL_DATA", str(tmp_path))
-
-    def write(name: str, *rows: dict[str, Any]) -> None:
-        file = tmp_path / f"{name}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    return write
 
 
 def first(name: str) -> tuple[Task, Sample]:
@@ -484,11 +469,8 @@ class Nowhere:
 
 
 @pytest.fixture
-def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GSM8KReview:
-    (tmp_path / "gsm8k").mkdir()
-    row = {"question": "Tom has 2 bags of 3 nuts. How many nuts?", "answer": "2 * 3 = <<2*3=6>>6\n#### 6"}
-    (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps(row) + "\n")
-    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+def review(put: Put) -> GSM8KReview:
+    put("gsm8k/test", {"question": "Tom has 2 bags of 3 nuts. How many nuts?", "answer": "2 * 3 = <<2*3=6>>6\n#### 6"})
     return GSM8KReview("gsm8k_review")
 
 

@@ -14,7 +14,7 @@ from mill.api.errors import DataError, SpecError
 from mill.api.task import Benchmark, TaskScores
 from mill.bridges.lm_eval import library
 from mill.compat import replaced
-from mill.sandbox import require_imports, run_programs
+from mill.sandbox.programs import require_imports, run_programs
 from mill.support.terminal import describe
 
 _NO_STDERR = "N/A"  # as lm-eval writes it

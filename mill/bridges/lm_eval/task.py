@@ -19,7 +19,7 @@ from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.library import Splits, compiled_once, local_first, missing_part, one_line
 from mill.bridges.lm_eval.scoring import aggregated, filtered, hub_metrics, limits_of, metric_name, scored
 from mill.compat import replaced
-from mill.sandbox import chosen_sandbox
+from mill.sandbox.programs import chosen_sandbox
 from mill.tasks.hooks import attempt
 
 PREFIX = "lm-eval:"
