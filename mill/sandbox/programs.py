@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from mill.api.consent import current_consent
 from mill.api.errors import DataError, RunError, SpecError
+from mill.sandbox import runner
 from mill.sandbox.isolation import DEFAULT_IMAGE, Bubblewrap, Container, Sandbox, Unisolated
-from mill.sandbox.programs import runner
 
 if TYPE_CHECKING:
     from mill.api.task import Task
