@@ -21,7 +21,6 @@ from mill.api.message import Message
 from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.api.tools import Tool, ToolCall
-from mill.cli.main import run
 from mill.metrics.aggregate import mean
 from mill.score.results import summarize_benchmarks
 from mill.store.schema import TaskResult
@@ -39,7 +38,6 @@ from mill.tasks.bfcl.multi_turn import DIALOGS
 from mill.tasks.bfcl.questions import CATEGORIES, FunctionCallTask
 from mill.tasks.load import make_task, select
 from tests.growth import QUADRATIC, TIMES, growth
-from tests.outcomes import only, samples, scores
 
 WEATHER = {
     "name": "weather.now",
@@ -149,15 +147,10 @@ def test_what_the_variable_names_is_the_only_source(tmp_path: Path, monkeypatch:
         task().samples()
 
 
-def test_missing_data_is_one_line_and_says_what_to_do(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_is_one_line_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "bfcl_eval", None)  # type: ignore[arg-type]  # as if it were not installed
-    (tmp_path / "model.py").write_text(MODEL)
-    code = run(["eval", "caller[path=x]", "bfcl_multiple", "--task_paths", str(tmp_path / "model.py")])
-    error = capsys.readouterr().err
-    assert code == 2 and error.count("\n") == 1, error
-    assert "no data for BFCL" in error and "pip download bfcl-eval --no-deps" in error and "MILL_BFCL" in error
+    with pytest.raises(DataError, match=r"^no data for BFCL .*pip download bfcl-eval --no-deps.* and set MILL_BFCL.*$"):
+        task("multiple").samples()
 
 
 @pytest.mark.parametrize(
@@ -304,6 +297,16 @@ def test_detection_counts_calls_that_can_be_read(
     assert task(category).score(sample, [answered(*calls)]) == {"acc": value}
 
 
+def test_calls_are_extracted_in_one_spelling(data: Path) -> None:
+    sample, _ = task().samples()
+    calls = (WRONG, ToolCall.parse("weather_now", '{"days": 1, "city": "bonn"}'), ToolCall.parse("f", "{"))
+    assert task().extracted(sample, [answered(*calls)]) == (
+        '[f({), weather_now(city="Mainz"), weather_now(city="bonn", days=1)]'
+    )
+    assert task().score(sample, [answered(RIGHT)]) == {"acc": 1.0}
+    assert "not one of ['Bonn']" in task().details(sample, [answered(WRONG)])["reason"]
+
+
 # Benchmarks
 
 
@@ -339,60 +342,6 @@ def test_means_are_those_of_the_leaderboard() -> None:
     )
 
 
-# A run
-
-MODEL = """
-from mill.api.model import MillModel, ModelCapabilities
-from mill.api.registry import register_model
-from mill.api.response import Response
-from mill.api.tools import ToolCall
-
-@register_model("caller")
-class Caller(MillModel):
-    capabilities = ModelCapabilities(supports_chat_template=True, supports_tools=True)
-
-    def __init__(self, path: str):
-        self.path = path
-
-    @property
-    def model_name(self):
-        return self.path
-
-    def _generate_batch(self, batch, gen_kwargs):
-        cities = ["Mainz" if request.context[0].role == "system" else "Bonn" for request in batch]
-        return [
-            Response(text="", tool_calls=(ToolCall.parse(request.tools[0].name, {"city": city}),))
-            for request, city in zip(batch, cities)
-        ]
-"""
-
-
-def test_a_run_is_scored_and_scored_again_without_the_data(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    out = tmp_path / "out"
-    argv = [
-        "eval",
-        "caller[path=x]",
-        "bfcl_live_simple",
-        "--task_paths",
-        str(tmp_path / "model.py"),
-        "--output_dir",
-        str(out),
-    ]
-    assert run(argv) == 0, capsys.readouterr().err
-    (lines,) = samples(out).values()
-    assert [(line["id"], line["acc"], line["extracted"]) for line in lines] == [
-        ("live_simple_0", 1.0, '[weather_now(city="Bonn")]'),
-        ("live_simple_1", 0.0, '[weather_now(city="Mainz")]'),
-    ]
-    first = scores(out)
-    monkeypatch.delenv("MILL_BFCL")
-    assert run(["score", str(only(out, "results.json").parent)]) == 0, capsys.readouterr().err
-    assert scores(out) == first and first["tasks"]["bfcl_live_simple"]["metrics"]["acc"]["value"] == 0.5
-
-
 # The checker
 
 TEXT = {"type": "string"}
@@ -409,15 +358,12 @@ LEGS = [[{"to": ["Bonn"]}, {"to": ["Mainz"], "via": ["", "Trier"]}]]
 
 RULES: list[tuple[dict[str, Any], list[Any], Any, bool]] = [
     (TEXT, ["New York, NY", "NYC"], "new-york ny", True),
-    (TEXT, ["New York, NY", "NYC"], "nyc", True),
     (TEXT, ["New York, NY", "NYC"], "York", False),
     (TEXT, ["it's"], 'it"s', True),
     (TEXT, ["5"], 5, False),
     (TEXT, [""], "", True),
-    (TEXT, [""], "x", False),
     ({"type": "any"}, ["five"], "Five", True),
     ({"type": "any"}, ["five"], 5, False),
-    (WHOLE, [5], 5, True),
     (WHOLE, [5, 6, ""], 6, True),
     (WHOLE, [5], 5.0, False),
     (WHOLE, [5], "5", False),
@@ -427,16 +373,13 @@ RULES: list[tuple[dict[str, Any], list[Any], Any, bool]] = [
     (FLOAT, [5.0], "5.0", False),
     (FLOAT, [5.0], math.nan, False),
     (FLAG, [True], True, True),
-    (FLAG, [True], False, False),
     (FLAG, [True], 1, False),
     (TEXTS, [["Red wine", "Bread"]], ["red-wine", "bread"], True),
     (TEXTS, [["Red wine", "Bread"]], ["bread", "red wine"], False),
-    (TEXTS, [["Red wine", "Bread"]], ["Red wine"], False),
     (TEXTS, [["Red wine", "Bread"]], "Red wine, Bread", False),
     (TEXTS, [["Red wine", "Bread"]], ["Red wine", 5], False),
     (TEXTS, [["Red wine"]], [], False),
     (TEXTS, [["Red wine"], ""], [], True),
-    (FLOATS, [[1.5, 2.0]], [1.5, 2.0], True),
     (FLOATS, [[1.5, 2.0]], [1.5, 2], False),
     (FLOATS, [[1, 2]], [1, 2.0], True),
     (FLOATS, [[1, 2]], [True, 2], False),
@@ -448,12 +391,10 @@ RULES: list[tuple[dict[str, Any], list[Any], Any, bool]] = [
     (OBJECT, TRIP, {"to": "Bonn", "class": "first"}, False),
     (OBJECT, TRIP, {"class": "second"}, False),
     (OBJECT, TRIP, {"to": "Bonn", "day": 1}, False),
-    (OBJECT, TRIP, {}, False),
     (OBJECT, TRIP, ["Bonn"], False),
     (OBJECT, [{"at": [{"x": 1}]}], {"at": {"x": 1}}, True),
     (OBJECTS, LEGS, [{"to": "bonn"}, {"to": "Mainz", "via": "Trier"}], True),
     (OBJECTS, LEGS, [{"to": "Mainz"}, {"to": "Bonn"}], False),
-    (OBJECTS, LEGS, [{"to": "Bonn"}], False),
     (OBJECTS, LEGS, [["Bonn"], ["Mainz"]], False),
     # The possible values have another type than the description: names of variables, or null, compared exactly.
     (WHOLE, ["", "dontcare"], "dontcare", True),
@@ -475,7 +416,6 @@ CODE_RULES: list[tuple[str, dict[str, Any], list[Any], Any, bool]] = [
     (JAVA, {"type": "integer"}, ["Limits.MOST"], "limits.most", False),
     (JAVA, {"type": "long"}, [5], "5L", True),
     (JAVA, {"type": "long"}, [5], "5", False),
-    (JAVA, {"type": "boolean"}, [True], "true", True),
     (JAVA, {"type": "boolean"}, [True], "True", False),
     (JAVA, {"type": "String"}, ["Main Street"], "main street", True),
     (JAVA, {"type": "any"}, ["mapController"], "mapController", True),
@@ -491,7 +431,6 @@ CODE_RULES: list[tuple[str, dict[str, Any], list[Any], Any, bool]] = [
         True,
     ),
     (JAVA, {"type": "HashMap"}, [{"k": [1], "l": ["x"]}], 'new HashMap<>() {{ put("k", 1); put("l", "x"); }}', True),
-    (JAVA, {"type": "HashMap"}, [{"k": [1], "l": ["x"]}], 'new HashMap<>() {{ put("k", 1); }}', False),
     (JAVASCRIPT, {"type": "String"}, ["x y"], "'X Y'", True),
     (JAVASCRIPT, {"type": "float"}, [3.0], "3", True),
     (JAVASCRIPT, {"type": "float"}, [3.0], 3, False),
@@ -499,7 +438,6 @@ CODE_RULES: list[tuple[str, dict[str, Any], list[Any], Any, bool]] = [
     (JAVASCRIPT, {"type": "array", "items": {"type": "String"}}, [["a", "b"]], "['a', \"b\"]", True),
     (JAVASCRIPT, {"type": "array", "items": {"type": "String"}}, ["myList"], "myList", True),
     (JAVASCRIPT, {"type": "dict"}, [{"on": [True], "n": [2]}], "{on: true, 'n': 2}", True),
-    (JAVASCRIPT, {"type": "dict"}, [{"on": [True], "n": [2]}], "{on: true}", False),
 ]
 
 
