@@ -50,9 +50,11 @@ class TaskSource(Protocol):
 
     def add_folder(self, path: str) -> bool:
         """Add a folder of tasks in the package's own format; False where it has none."""
+        return False
 
     def folders(self) -> Sequence[str]:
         """The folders added so far."""
+        return ()
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         """Names that contain a text, with their kinds."""

@@ -387,6 +387,13 @@ def test_intervals_of_aggregated_metrics_end_at_possible_values(
     assert equal.low is None and equal.high is None
 
 
+def test_a_file_of_a_repository_is_found_where_the_search_path_has_it(made_tasks: Path, tmp_path: Path) -> None:
+    rows = "{data_files: {test: hf://datasets/made/up/test.jsonl, train: hf://datasets/made/up/train.jsonl}}"
+    changed(made_tasks, "made_zero", "dataset_path: made/up", f"dataset_path: json\ndataset_kwargs: {rows}")
+    (task,) = select(["lm-eval:made_zero"]).tasks
+    assert [sample.doc for sample in task.samples()] == ROWS[:16]
+
+
 def test_data_that_was_saved_to_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = metrics_of(of_mill("lm-eval:made_zero", tmp_path / "files"))
     for split, rows in (("test", ROWS[:16]), ("train", ROWS[16:])):

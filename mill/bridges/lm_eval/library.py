@@ -61,7 +61,6 @@ def missing_part(error: BaseException) -> str | None:
     return f"it needs data of nltk: python -m nltk.downloader {resource[1]}" if resource else None
 
 
-OLDEST = (0, 4, 12)
 FEWSHOT_SEED = 1234  # of a bare `lm_eval` command, as are the seeds of the generators
 _RANDOM_SEED, _OTHER_SEED = 0, 1234
 
@@ -75,12 +74,11 @@ def tasks_folder() -> Path:
 
 
 @functools.cache
-def version() -> str:
-    found = importlib.metadata.version("lm_eval")
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
-    if numbers < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise MillError(f"lm_eval {found} is installed: the oldest version that mill supports is {oldest}")
+def version(package: str = "lm_eval", oldest: tuple[int, ...] = (0, 4, 12)) -> str:
+    found = importlib.metadata.version(package)
+    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < oldest:
+        supported = ".".join(map(str, oldest))
+        raise MillError(f"{package} {found} is installed: the oldest version that mill supports is {supported}")
     return found
 
 
@@ -179,6 +177,9 @@ def _compiled(template: str) -> Any:
 
 # The rows of its tasks: folders on the MILL_DATA search path first, then the hub.
 
+_FILE_FORMATS = ("json", "csv", "parquet", "text")
+_HUB = "hf://datasets/"
+
 
 def local_first() -> contextlib.AbstractContextManager[None]:
     """Inside this context `datasets.load_dataset` looks on the search path before it goes to the hub."""
@@ -187,7 +188,7 @@ def local_first() -> contextlib.AbstractContextManager[None]:
     original = datasets.load_dataset
 
     def load(path: str | None = None, name: str | None = None, *more: Any, **options: Any) -> Any:
-        local = local_splits(str(path), name)
+        local = local_splits(str(path), name, options)
         if local is None:
             try:
                 with reachable_hub():
@@ -203,13 +204,31 @@ def local_first() -> contextlib.AbstractContextManager[None]:
     return replaced(datasets, load_dataset=load)
 
 
-def local_splits(path: str, name: str | None) -> Splits | None:
+def local_splits(path: str, name: str | None, options: Mapping[str, Any]) -> Splits | None:
     """The splits of a dataset on the search path; None where it is not there."""
+    files = options.get("data_files")
+    if path in _FILE_FORMATS and files:
+        return _from_files(files)
     for folder in folders_on_search_path(path, name):
         found = splits_in(folder)
         if found:
             return Splits(found, f"{path}/{name}" if name else path)
     return None
+
+
+def _from_files(files: Any) -> Splits | None:
+    """One file of a hub repository (`hf://datasets/ORG/NAME/FILE`) for each split, where the search path has them."""
+    found: dict[str, Path] = {}
+    for split, addresses in (files if isinstance(files, Mapping) else {"train": files}).items():
+        address = addresses if isinstance(addresses, str) else addresses[0] if len(addresses) == 1 else ""
+        organisation, _, rest = address.removeprefix(_HUB).partition("/")
+        repository, _, inside = rest.partition("/")
+        folders = folders_on_search_path(f"{organisation}/{repository}", None) if address.startswith(_HUB) else []
+        file = next((folder / inside for folder in folders if (folder / inside).is_file()), None)
+        if file is None:
+            return None
+        found[str(split)] = file
+    return Splits(found, str(files))
 
 
 class Splits(dict[str, Any]):
