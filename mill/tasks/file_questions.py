@@ -51,7 +51,6 @@ class FileTask(PromptedTask):
         self.dataset = Dataset(name)
         self._kinds = [kind for kind in MEDIA_KINDS if any(kind in row for row in rows)]
         self._docs = self.read_docs(list(rows))
-        self._refuse_duplicate_ids()
         shown = {kind for kind in self._kinds if any(kind in doc for doc in self._docs)}
         if shown:
             self.modalities = frozenset({"text", *shown})
@@ -87,13 +86,6 @@ class FileTask(PromptedTask):
         if not self._kinds or not without:
             return []
         return [f"{without} of {len(self._docs)} rows have no {' or '.join(self._kinds)} and are sent as text"]
-
-    def _refuse_duplicate_ids(self) -> None:
-        first: dict[str, int] = {}
-        for index, doc in enumerate(self._docs):
-            if doc["id"] in first:
-                raise DataError(f"{self.where(index)}: the id {doc['id'][:60]!r} is that of row {first[doc['id']] + 1}")
-            first[doc["id"]] = index
 
     @cached_property
     def _evaluated(self) -> tuple[str, list[Row]]:

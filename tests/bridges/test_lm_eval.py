@@ -250,7 +250,7 @@ def changed(folder: Path, name: str, old: str, new: str) -> None:
         (
             "made/up",
             "made/down",
-            r"lm-eval:made_text: the dataset made/down is not on MILL_DATA, and the hub does not give it",
+            r"lm-eval:made_text cannot be loaded: the dataset made/down is not on MILL_DATA, and the hub does not give it",
         ),
         (
             "test_split: test",

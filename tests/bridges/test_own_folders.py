@@ -65,17 +65,6 @@ def test_an_include_that_cannot_be_read_is_named(folder: Path, included: str, ca
     assert f"own.yaml includes {folder.resolve() / included}" in caplog.text
 
 
-def test_all_names_of_a_pattern_that_cannot_be_loaded_are_named(folder: Path) -> None:
-    for name in ("own_a", "own_b", "own_c"):
-        own_task(folder, name=name)
-    for name in ("own_a", "own_c"):
-        file = folder / f"{name}.yaml"
-        file.write_text(file.read_text().replace("made/up", "made/down"))
-    load_files((str(folder),))
-    with pytest.raises(DataError, match=r"lm-eval:own_a .*made/down.*; nor can 1 more of 3 names: own_c"):
-        select(["lm-eval:own_*"])
-
-
 def test_groups_that_contain_each_other_are_refused(folder: Path) -> None:
     (folder / "a.yaml").write_text("group: group_a\ntask: [group_b]\n")
     (folder / "b.yaml").write_text("group: group_b\ntask: [group_a]\n")

@@ -199,7 +199,7 @@ PACKED = gzip.compress(lines(*ROWS).encode(), mtime=0)
     [
         ("test.jsonl", b'{"id": 1}\n\n{"id": 2, "te\n{"id": 3}\n', "FILE, line 3 is not JSON: "),
         ("test.jsonl", b'{"id": 1}\n[1, 2]\n', "FILE, row 2 is a list, not an object"),
-        ("test.jsonl", b'{"id": "\xff"}\n', "FILE, line 1 is not UTF-8: invalid start byte"),
+        ("test.jsonl", b'{"id": "\xff"}\n', "cannot read FILE: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"),
         ("test.jsonl.gz", PACKED[:-12], "cannot read FILE: EOFError: "),
         ("test.jsonl.gz", PACKED[:10] + b"\xff\xff" + PACKED[12:], "cannot read FILE: "),
         *(("test.json", text, NO_ROWS) for text in (b"3", b'"rows"', b"{}", b'{"data": 3}')),

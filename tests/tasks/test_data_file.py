@@ -323,7 +323,6 @@ CSV = {
     "cells": ("question,answer\na,b\nc,d,e\n", "row 2 has 3 cells and the header has 2"),
     "column twice": ("question,answer,answer\na,b,c\n", "has the column 'answer' twice"),
     "open quote": ('question,answer\na,b\n"c,d\n', "row 2 (line 3): unexpected end of data"),
-    "duplicate id": ("id,question\n1,a\n2,b\n1,c\n", "row 3: the id '1' is that of row 1"),
     "not an image": ("question,image\na,/etc/passwd\n", "row 1: image '/etc/passwd' does not have the suffix of"),
     "image above": ("question,image\na,../y.png\n", "row 1: image '../y.png' is outside of the folder of the file"),
     "image address": ("question,image\na,https://x/y.png\n", "row 1: image 'https://x/y.png' is an address; give a path "

@@ -17,7 +17,7 @@ from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.index import Entries, IndexEntry, listed, make_index, stored_index
 from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
-from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
+from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
 from mill.compat import replaced
 from mill.support.terminal import warn
 from mill.tasks.load import Documents, is_pattern
@@ -234,7 +234,7 @@ class LmEvalSource:
     def _load_plain(self, name: str) -> tuple[list[LmEvalTask], list[Benchmark]]:
         folders = self.folders_of(name)
         own = f" from {folders[0]}" if name in self._own and folders else ""
-        with loading(f"{PREFIX}{name}{own} cannot be loaded"), task_in_errors():
+        with loading(f"{PREFIX}{name}{own} cannot be loaded"):
             found = library.load(name, folders)
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
