@@ -136,7 +136,7 @@ def compare_verdicts(answers: Sequence[Answer], theirs: dict[str, list[Any]]) ->
     counts: dict[str, Counter[str]] = {}
     lines = []
     for task, sample, change, calls in answers:
-        wrong = task.wrong(sample, Response(text="", tool_calls=tuple(calls)))
+        wrong = task.wrong(sample, [Response(text="", tool_calls=tuple(calls))])
         verdict = next(waiting[task.category_name])
         count = counts.setdefault(task.name, Counter())
         count.update(answers=1, right=not wrong, crashed=isinstance(verdict, str))

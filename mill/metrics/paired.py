@@ -123,7 +123,7 @@ def positive_mean(groups: Sequence[Sequence[float]]) -> Estimate:
         return estimate
     half = t_quantile(sum(map(bool, groups)) - 1) * estimate.stderr / estimate.value
     low = min(estimate.low, estimate.value * math.exp(-half))
-    return replace(estimate, low=low, high=estimate.value * exp(half))
+    return replace(estimate, low=low, high=estimate.value * _exp(half))
 
 
 def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -177,10 +177,10 @@ def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimat
 
 def exponential(estimate: Estimate) -> Estimate:
     """A mean of logarithms as a factor, such as a perplexity ratio."""
-    value = exp(estimate.value)
+    value = _exp(estimate.value)
     if estimate.stderr is None or estimate.low is None or estimate.high is None:
         return around(value, None, estimate.n)
-    return Estimate(value, value * estimate.stderr, exp(estimate.low), exp(estimate.high), estimate.n)
+    return Estimate(value, value * estimate.stderr, _exp(estimate.low), _exp(estimate.high), estimate.n)
 
 
 def p_of_zero(estimate: Estimate, df: float) -> float:
@@ -214,7 +214,7 @@ def largest(values: Sequence[float]) -> float:
     return math.nan if not values or any(map(math.isnan, values)) else max(values)
 
 
-def exp(value: float) -> float:
+def _exp(value: float) -> float:
     try:
         return math.exp(value)
     except OverflowError:

@@ -11,6 +11,7 @@ import lzma
 import os
 import posixpath
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,8 +190,8 @@ NO_CALL, ANY_CALL = "no call", "any call"
 _DETECTION = {"irrelevance": NO_CALL, "live_irrelevance": NO_CALL, "live_relevance": ANY_CALL}
 
 
-class FunctionCallTask(Task):
-    """`acc` is 1 where the calls are the expected ones, in any order."""
+class CallTask(Task):
+    """`acc` is 1 where nothing is wrong with the calls."""
 
     task_type = TaskType.GENERATIVE_QA
     metrics = {"acc": "mean"}
@@ -198,6 +199,27 @@ class FunctionCallTask(Task):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.category_name = name.removeprefix("bfcl_")
+
+    @abstractmethod
+    def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
+        """Why responses are wrong; empty where they are right."""
+
+    def extracts(self, sample: Sample) -> bool:
+        return True
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"acc": float(not self.wrong(sample, responses))}
+
+    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
+        reason = self.wrong(sample, responses)
+        return {"reason": reason} if reason else {}
+
+
+class FunctionCallTask(CallTask):
+    """The calls are the expected ones, in any order."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.language = _LANGUAGES.get(self.category_name, PYTHON)
         self.detection = _DETECTION.get(self.category_name)
 
@@ -219,23 +241,12 @@ class FunctionCallTask(Task):
     def target(self, sample: Sample) -> Any:
         return self.detection or sample.doc["ground_truth"]
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         """All calls in one spelling: their order and that of their arguments do not matter."""
         return f"[{', '.join(sorted(map(spelled, responses[0].tool_calls)))}]"
 
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        return {"acc": float(not self.wrong(sample, responses[0]))}
-
-    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
-        reason = self.wrong(sample, responses[0])
-        return {"reason": reason} if reason else {}
-
-    def wrong(self, sample: Sample, response: Response) -> str:
-        """Why a response is wrong; empty where it is right."""
-        calls = response.tool_calls
+    def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
+        calls = responses[0].tool_calls
         if self.detection is None:
             return wrong_calls(calls, sample.doc["ground_truth"], sample.doc["function"], self.language)
         # As on the leaderboard, a response with a call that cannot be parsed makes none.
