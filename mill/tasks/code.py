@@ -84,9 +84,6 @@ class CodeTask(GenerativeTask):
     def target(self, sample: Sample) -> str:
         return self.target_code(sample.doc)
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         return self.completed(sample.doc, extract_code(responses[0].text or "", self.entry_point(sample.doc)))
 

@@ -204,9 +204,6 @@ class CallTask(Task):
     def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
         """Why responses are wrong; empty where they are right."""
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         return {"acc": float(not self.wrong(sample, responses))}
 
