@@ -48,9 +48,9 @@ def check_names(name: str, columns: Sequence[str]) -> None:
     is_text = "text" in columns
     absent = {known for known in OPTIONAL if known not in columns} - ({"choices"} if single else set())
     similar = {column: known for column, plain in others.items() if (known := _similar(plain, absent, is_text))}
-    if "choices" in absent and not is_text:
+    if "choices" not in columns and not is_text:
         letters = [column for column, plain in others.items() if plain in tuple("abcdefgh")]
-        choices = letters if len(letters) > 1 else []
+        choices = letters if len(letters) > 1 and not single else []
         choices += [column for column, plain in others.items() if _ONE_CHOICE.fullmatch(plain)]
         similar = dict.fromkeys(choices[:1], "choice_a, choice_b, ...") or similar
     if similar:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from mill.api.errors import DataError, MillError, SpecError, UnknownName
@@ -15,7 +16,7 @@ from mill.api.judge import Judge
 from mill.api.message import Message
 from mill.api.registry import metrics as registry
 from mill.api.request import GENERATE, KINDS, MULTI_ROUND, Request
-from mill.api.task import RenderSettings, Sample, Task
+from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.support.terminal import describe
 
 T = TypeVar("T")
@@ -49,10 +50,24 @@ def check_attributes(task: Task) -> None:
     name = getattr(task, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise DataError(f"a task of the class {type(task).__name__} has no name: call super().__init__(name)")
-    _need(task, "modalities", call(task, "modalities", lambda: task.modalities), (frozenset, set), "a set of texts")
-    _need(task, "judge", task.judge, (Judge, type(None)), "a Judge or None")
+    for attribute, (kinds, wanted) in _ATTRIBUTES.items():
+        _need(task, attribute, call(task, attribute, partial(getattr, task, attribute)), kinds, wanted)
     if task.kind not in KINDS:
         _refuse(task, f"kind is {task.kind!r}, not one of {', '.join(KINDS)}")
+    for part in (*task.modalities, *task.alternatives):
+        _need(task, "a part of modalities or alternatives", part, (str,), "a text")
+
+
+_ATTRIBUTES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "task_type": ((TaskType,), "a TaskType"),
+    "kind": ((str,), "a text"),
+    "version": ((int, str), "a whole number or a text"),
+    "n_shots": ((int,), "a whole number"),
+    "takes_shots": ((bool,), "true or false"),
+    "modalities": ((frozenset, set), "a set of texts"),
+    "alternatives": ((tuple, list), "a tuple of names"),
+    "judge": ((Judge, type(None)), "a Judge or None"),
+}
 
 
 def read_samples(task: Task) -> list[Sample]:
@@ -80,6 +95,7 @@ def check_metrics(task: Task) -> None:
         raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
     known = f"registered metrics are {', '.join(registry.names())}; --task_paths FILE loads a file that registers others"
     for how in names.values():
+        _need(task, "a value of metrics", how, (str,), "the name of a registered metric")
         registry.get(how, hint=f"the task {task.name} names it; {known}")
 
 
@@ -117,14 +133,13 @@ def check_request(task: Task, sample: Sample, request: Any) -> None:
     if request.kind not in task.kinds:
         kinds = " and ".join(sorted(task.kinds))
         raise DataError(f"{task.name} is of kind {kinds} but makes a {request.kind} request for sample {sample.id}")
-    if not isinstance(request.context, str) and not (
-        isinstance(request.context, tuple) and all(isinstance(message, Message) for message in request.context)
-    ):
+    if not isinstance(request.context, str) and not _is_dialog(request.context):
         _refuse(task, f"the context of {where} must be a text or a tuple of Messages")
     if request.context == ():
         _refuse(task, f"the context of {where} is an empty dialog")
     if request.repeats < 1:
         _refuse(task, f"repeats of {where} is {request.repeats}, not a count of at least 1")
+    _need(task, f"options of {where}", request.options, (Mapping,), "a mapping")
     try:
         json.dumps(dict(request.options))
     except (TypeError, ValueError, RecursionError) as error:
@@ -132,6 +147,12 @@ def check_request(task: Task, sample: Sample, request: Any) -> None:
     missing = [name for name in _NEEDED if name not in request.options] if request.kind in (GENERATE, MULTI_ROUND) else []
     if missing:
         _refuse(task, f"the options of {where} lack {', '.join(missing)}: make them with settings.options()")
+
+
+def _is_dialog(context: Any) -> bool:
+    return isinstance(context, tuple) and all(
+        isinstance(message, Message) and isinstance(message.content, (str, tuple)) for message in context
+    )
 
 
 def _as_list(task: Task, what: str, value: Any) -> list[Any]:
