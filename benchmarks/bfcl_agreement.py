@@ -33,7 +33,7 @@ from mill.tasks.bfcl.questions import CATEGORIES, FunctionCallTask
 from mill.tasks.load import load_builtin, make_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.bfcl_answers import MISTAKES, Mutation, perturbed, right_calls, shuffled
+from benchmarks.bfcl_answers import MISTAKES, Mutation, perturbed, right_calls, shuffled
 
 # Runs in the peer's process; argv is (plan file, result file). Its table of models imports every API client, and all that
 # the checker needs of it is whether dots in names are underscores.
@@ -136,7 +136,7 @@ def compare_verdicts(answers: Sequence[Answer], theirs: dict[str, list[Any]]) ->
     counts: dict[str, Counter[str]] = {}
     lines = []
     for task, sample, change, calls in answers:
-        wrong = task.wrong(sample, Response(text="", tool_calls=tuple(calls)))
+        wrong = task.wrong(sample, [Response(text="", tool_calls=tuple(calls))])
         verdict = next(waiting[task.category_name])
         count = counts.setdefault(task.name, Counter())
         count.update(answers=1, right=not wrong, crashed=isinstance(verdict, str))

@@ -33,7 +33,7 @@ from mill.tasks.load import load_builtin, make_task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bfcl_agreement import read_options
-from tests.bfcl_dialogs import EITHER, MISTAKES, RIGHT, Dialog, responses, right_dialog
+from benchmarks.bfcl_dialogs import EITHER, MISTAKES, RIGHT, Dialog, responses, right_dialog
 
 # Runs in the peer's process; argv is (plan file, result file). Results of the model's calls are collected where its checker
 # executes them. Each answer has a model name of its own, because the instances of a model are global variables.

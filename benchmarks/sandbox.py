@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from mill.api.consent import Consent, consenting
-from mill.sandbox import chosen_sandbox, run_programs
+from mill.sandbox.programs import chosen_sandbox, run_programs
 
 PROGRAM = "def add(a, b):\n    return a + b\n\n\nassert add(2, 3) == 5\n"
 NUMPY = "import numpy as np\nassert np.allclose([1.0], [1.0])\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +83,6 @@ def write_package(
     (modules / "long_context.py").write_text("MORE = ['more'] * 3\n")
     (data / "multi_turn_func_doc/ticket_api.json").write_text("\n".join(map(json.dumps, FUNCTIONS)))
     return folder
-
-
-def as_wheel(folder: Path) -> Path:
-    file = folder / "bfcl_eval-1-py3-none-any.whl"
-    with zipfile.ZipFile(file, "w") as wheel:
-        for one in (folder / "bfcl_eval").rglob("*.*"):
-            wheel.write(one, one.relative_to(folder))
-    return file
 
 
 @register_model("toy-caller")

@@ -279,8 +279,8 @@ class Task(ABC):
         return None
 
     def extracts(self, sample: Sample) -> bool:
-        """Whether an answer is extracted from the responses to this sample."""
-        return False
+        """Whether an answer is extracted from the responses to this sample: where the task has `extracted`."""
+        return type(self).extracted is not Task.extracted
 
     def category(self, sample: Sample) -> str:
         """The category by which results are broken down."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mill.api.errors import ModelError, RunError, SpecError, UnknownName
 from mill.api.model import MillModel
@@ -27,9 +27,6 @@ from mill.tasks.load import load_files
 
 _UNSET = (None, 1, "1")  # batch sizes that leave the choice to mill: 1 is the default of the other packages
 _DEFAULT_DEVICE = "cuda:0"  # of the other packages, on machines without one too
-
-
-Number = TypeVar("Number", int, float)
 
 
 class RequestsFailed(RunError):
@@ -76,8 +73,10 @@ class RecordedModel:
             load_files((str(task_paths),))
         self.spec = _on_device(resolve_spec(make_spec(str(spec))), device)
         automatic = batch_size in _UNSET or str(batch_size).startswith("auto")
-        fixed = None if automatic else _number(int, "batch_size", batch_size, "a whole number")
-        seconds = _number(float, "wait", wait, "a number of seconds")
+        try:
+            fixed, seconds = None if automatic else int(str(batch_size)), float(wait)
+        except ValueError:
+            raise SpecError(f"batch_size={batch_size}, wait={wait}: numbers are needed") from None
         self.model: MillModel = open_model(self.spec, batch_size=fixed)
         self.model.ready(seconds)
         self.output_dir = Path(output_dir)
@@ -118,13 +117,6 @@ def rejoined(given: Mapping[str, Any]) -> dict[str, Any]:
         else:
             found[name] = value
     return found
-
-
-def _number(kind: type[Number], name: str, value: Any, needed: str) -> Number:
-    try:
-        return kind(str(value))
-    except ValueError:
-        raise SpecError(f"{name}={value}: {needed} is needed") from None
 
 
 def _on_device(spec: Spec, device: str | None) -> Spec:

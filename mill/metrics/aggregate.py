@@ -11,7 +11,7 @@ from typing import Any
 from mill.api.registry import register_metric
 from mill.api.task import Opaque, Value
 from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
-from mill.metrics.paired import bounded_mean, clustered_rate, inside, mean_of
+from mill.metrics.paired import bounded_mean, clustered_rate, exponential, inside, mean_of, total
 
 _FEWEST = 0.5  # of the questions of the most frequent letter; the accuracy of rarer letters is mostly noise
 
@@ -131,51 +131,34 @@ def count(samples: Sequence[Repeats]) -> Estimate:
 @register_metric("perplexity", better="lower")
 def perplexity(samples: Sequence[Repeats]) -> Estimate:
     """exp(-sum of log-likelihoods / sum of units), from (log-likelihood, units) pairs."""
-    rate = _rate(samples)
-    if not rate.n:
-        return NOTHING
-    value = _exp(-rate.value)
-    if rate.stderr is None or rate.low is None or rate.high is None:
-        return around(value, None, rate.n)
-    return Estimate(value, value * rate.stderr, _exp(-rate.high), _exp(-rate.low), rate.n)
+    loss = _loss(samples)
+    return exponential(loss) if loss.n else NOTHING
 
 
 @register_metric("bits_per_unit", better="lower")
 def bits_per_unit(samples: Sequence[Repeats]) -> Estimate:
     """-sum of log-likelihoods / sum of units / ln 2, from (log-likelihood, units) pairs."""
-    rate = _rate(samples)
-    if not rate.n:
-        return NOTHING
-    if rate.stderr is None or rate.low is None or rate.high is None:
-        return around(-rate.value / math.log(2), None, rate.n)
-    value, stderr, low, high = (bound / math.log(2) for bound in (-rate.value, rate.stderr, 0.0 - rate.high, -rate.low))
-    return Estimate(value, stderr, low, high, rate.n)
+    loss = _loss(samples)
+    stderr, low, high = (None if part is None else part / math.log(2) for part in (loss.stderr, loss.low, loss.high))
+    return Estimate(loss.value / math.log(2), stderr, low, high, loss.n)
 
 
-def _rate(samples: Sequence[Repeats]) -> Estimate:
-    """Log-likelihood per unit as a ratio of sums, with its error by linearisation; documents are independent."""
+def _loss(samples: Sequence[Repeats]) -> Estimate:
+    """Negative log-likelihood per unit as a ratio of sums, with its error by linearisation; documents are independent."""
     pairs = [_pair(repeats) for repeats in samples]
-    n, units = len(pairs), _sum([unit for _, unit in pairs])
+    n, units = len(pairs), total([unit for _, unit in pairs])
     if not n or not units:
         return NOTHING
-    rate = _sum([score for score, _ in pairs]) / units
-    if n < 2 or math.isinf(rate) or math.isinf(units):
-        return around(rate, None, n)
-    residuals = math.fsum((score - rate * unit) ** 2 for score, unit in pairs)
+    loss = 0.0 - total([score for score, _ in pairs]) / units
+    if n < 2 or math.isinf(loss) or math.isinf(units):
+        return around(loss, None, n)
+    residuals = math.fsum((score + loss * unit) ** 2 for score, unit in pairs)
     # Documents of different lengths have a smaller effective sample size.
     effective = units**2 / math.fsum(unit**2 for _, unit in pairs)
-    estimate = around(rate, math.sqrt(residuals * n / (n - 1)) / units, n, effective - 1)
-    if (estimate.high or 0.0) > 0 and all(score <= 0 for score, _ in pairs):
-        return replace(estimate, high=0.0)  # no log-probability is above 0; the true value is as often inside as before
+    estimate = around(loss, math.sqrt(residuals * n / (n - 1)) / units, n, effective - 1)
+    if (estimate.low or 0.0) < 0 and all(score <= 0 for score, _ in pairs):
+        return replace(estimate, low=0.0)  # no log-probability is above 0; the true value is as often inside as before
     return estimate
-
-
-def _sum(values: Sequence[float]) -> float:
-    """Infinite where the sum is too large for a float, NaN where there are infinities of both signs."""
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):
-        return sum(values)
 
 
 def _pair(repeats: Repeats) -> tuple[float, float]:
@@ -190,13 +173,6 @@ def _number(value: Value) -> float:
     if not isinstance(value, (int, float)):
         raise TypeError("a mean needs plain numbers, not (log-likelihood, units) pairs")
     return float(value)
-
-
-def _exp(value: float) -> float:
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
 
 
 BINS = 15

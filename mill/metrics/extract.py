@@ -264,20 +264,6 @@ def line(text: str) -> str | None:
     return next(filter(None, map(normal, marked[-1:] or text.splitlines())), None)
 
 
-_DIGIT = (  # as str.isdigit
-    r"[\d\u1369-\u1371\u19da\u24f5-\u24fd\u24ff\u2776-\u277e\u2780-\u2788\u278a-\u2792"
-    r"\U00010a40-\U00010a43\U00010e60-\U00010e68\U00011052-\U0001105a]"
-)
-_CURRENCY = (  # the characters of the category Sc that NFKC leaves as they are
-    r"[$\u00a2-\u00a5\u058f\u060b\u07fe\u07ff\u09f2\u09f3\u09fb\u0af1\u0bf9\u0e3f\u17db\u20a0-\u20c0\ua838"
-    r"\U00011fdd-\U00011fe0\U0001e2ff\U0001ecb0]"
-)
-_NOT_OF_NUMBERS = re.compile(
-    rf"-(?!{_DIGIT})|(?<!{_DIGIT})[.,]|[.,](?!{_DIGIT})|\$(?!{_DIGIT})|(?<!{_DIGIT}){_CURRENCY}(?!{_DIGIT})"
-)
-_ALONE = re.compile(_CURRENCY)
-
-
 class _Characters(dict[int, str]):
     """How `normal` writes a character, whatever its neighbours."""
 
@@ -304,7 +290,24 @@ def normal(text: str) -> str:
     `-5` is not `5`, `1/2` not `1.2`.
     """
     written = unicodedata.normalize("NFKC", text).casefold().translate(_CHARACTERS)
-    return " ".join(_ALONE.sub(r" \g<0> ", _NOT_OF_NUMBERS.sub(" ", written)).split())
+    return " ".join(_SYMBOL.sub(_beside_digits, written).split())
+
+
+_SYMBOL = re.compile(r"[^\w\s]")
+
+
+def _beside_digits(symbol: re.Match[str]) -> str:
+    """A point, comma, dash or currency sign, which stays only beside digits; any other symbol as it is."""
+    char, text = symbol.group(), symbol.string
+    start = max(0, symbol.start() - 1)
+    before, after = text[start : symbol.start()].isdigit(), text[symbol.end() : symbol.end() + 1].isdigit()
+    if char in ".,":
+        return char if before and after else " "
+    if char == "-":
+        return char if after else " "
+    if unicodedata.category(char) == "Sc":
+        return f" {char} " if after or (before and char != "$") else " "
+    return char
 
 
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {

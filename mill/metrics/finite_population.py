@@ -218,7 +218,7 @@ def padded(moments: Moments, limits: Limits) -> Moments:
     if not all(map(math.isfinite, limits)):
         return moments
     more = moments.unit_variance * sum((end - moments.value) ** 2 for end in limits) / moments.n
-    known = (moments.variance + more) ** 2 / moments.variance**2 if moments.variance else 1.0
+    known = min(1 + more / moments.variance, 1e3) ** 2 if moments.variance else 1.0
     return replace(moments, variance=moments.variance + more, df=moments.df * known)
 
 

@@ -82,7 +82,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
     n = len(values)
     if not n:
         return NOTHING
-    average = _mean(values)
+    average = total(values) / n
     if n < 2 or not all(map(math.isfinite, values)):
         return around(average, None, n)
     return around(average, math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n), n)
@@ -109,7 +109,7 @@ def clustered_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     n = sum(map(len, groups))
     if not n:
         return NOTHING
-    average = _mean([value for group in groups for value in group])
+    average = total([value for group in groups for value in group]) / n
     if len(groups) < 2 or not math.isfinite(average):
         return around(average, None, n)
     return around(average, clustered_error(groups, average), n, len(groups) - 1)
@@ -133,7 +133,7 @@ def clustered_rate(groups: Sequence[Sequence[float]]) -> Estimate:
     n = sum(map(len, groups))
     if not n:
         return NOTHING
-    p = _mean([value for group in groups for value in group])
+    p = total([value for group in groups for value in group]) / n
     if not math.isfinite(p):
         return around(p, None, n)
     effective, least = _effective_size(groups), _effective_size([[1.0] * len(group) for group in groups])
@@ -160,12 +160,12 @@ def clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:
     return math.hypot(*residuals) * math.sqrt(k / (k - 1)) / sum(map(len, groups))
 
 
-def _mean(values: Sequence[float]) -> float:
-    """NaN where there are infinities of both signs."""
+def total(values: Sequence[float]) -> float:
+    """A sum: infinite where it is too large for a float, NaN where there are infinities of both signs."""
     try:
-        return math.fsum(values) / len(values)
-    except (ValueError, OverflowError):
-        return sum(values) / len(values)
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
 
 
 def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimate:

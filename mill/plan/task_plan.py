@@ -22,7 +22,7 @@ from mill.plan.sampling import (
     resolve_count,
     stratified_order,
 )
-from mill.sandbox import refuse_unsafe_code, sandbox_warnings
+from mill.sandbox.programs import refuse_unsafe_code, sandbox_warnings
 from mill.store.schema import SampledData
 from mill.support.files import hash_docs
 from mill.tasks import hooks

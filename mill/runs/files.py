@@ -25,7 +25,7 @@ from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState
 from mill.plan.sampling import replaces
 from mill.plan.task_plan import TaskPlan
-from mill.sandbox import sandbox_label
+from mill.sandbox.programs import sandbox_label
 from mill.store.folder import MANIFEST, RunFolder
 from mill.store.samples import RunSample, prompt_requests, score_sample, with_answers, without_answers, write_samples
 from mill.store.schema import Entry, SessionEntry, TaskEntry

@@ -16,7 +16,7 @@ from mill.execute.sample_state import SampleState, replay
 from mill.metrics.repeats import read_repeat_metrics
 from mill.plan.sampling import random_position
 from mill.runs.adaptive import decide_again
-from mill.sandbox import UNISOLATED, refuse_unsafe_code, sandbox_warnings
+from mill.sandbox.programs import UNISOLATED, refuse_unsafe_code, sandbox_warnings
 from mill.score.judging import judge_failures
 from mill.score.results import stopped_by_test, summarize, summarize_benchmarks, with_sequence, write_results
 from mill.score.run_scores import Outcome, score_samples

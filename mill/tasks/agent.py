@@ -13,8 +13,7 @@ from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.api.tools import OK, Tool, ToolCall
-from mill.sandbox import run_python
-from mill.sandbox.programs import PASSED, TIMED_OUT
+from mill.sandbox.programs import PASSED, TIMED_OUT, run_python
 
 MOST_OUTPUT = 2**16  # bytes that a program may print; the model gets fewer
 _BASH = """import subprocess

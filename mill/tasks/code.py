@@ -16,7 +16,7 @@ from mill.api.registry import register_task
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Value
-from mill.sandbox import Execution, require_imports, run_programs
+from mill.sandbox.programs import Execution, require_imports, run_programs
 from mill.tasks.data import Dataset, Row, load_split
 from mill.tasks.prompted import Doc, GenerativeTask
 
@@ -83,9 +83,6 @@ class CodeTask(GenerativeTask):
 
     def target(self, sample: Sample) -> str:
         return self.target_code(sample.doc)
-
-    def extracts(self, sample: Sample) -> bool:
-        return True
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         return self.completed(sample.doc, extract_code(responses[0].text or "", self.entry_point(sample.doc)))

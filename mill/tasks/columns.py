@@ -46,10 +46,13 @@ def check_names(name: str, columns: Sequence[str]) -> None:
         raise DataError(f"{name} has both choices and {single[0]}: keep one")
     others = {column: _plain(column) for column in columns if column not in _KNOWN and column not in single}
     is_text = "text" in columns
-    if "choices" not in columns and not is_text:
-        _refuse_choice_columns(name, others, single)
     absent = {known for known in OPTIONAL if known not in columns} - ({"choices"} if single else set())
     similar = {column: known for column, plain in others.items() if (known := _similar(plain, absent, is_text))}
+    if "choices" not in columns and not is_text:
+        letters = [column for column, plain in others.items() if plain in tuple("abcdefgh")]
+        choices = letters if len(letters) > 1 and not single else []
+        choices += [column for column, plain in others.items() if _ONE_CHOICE.fullmatch(plain)]
+        similar = dict.fromkeys(choices[:1], "choice_a, choice_b, ...") or similar
     if similar:
         hint = ", ".join(f"{known} for {column!r}" for column, known in list(similar.items())[:5])
         raise DataError(f"{name}: did you mean {hint}? Rename or remove a column that is not meant as one of these")
@@ -67,26 +70,11 @@ def _plain(column: str) -> str:
 
 def _similar(plain: str, absent: Collection[str], is_text: bool) -> str:
     """The absent known name that a column looks like. In a file of documents a synonym is an ordinary column."""
-    for name in sorted(absent):
-        known = _plain(name)
-        if plain == known or (not is_text and plain in _SYNONYMS.get(name, ())):
-            return name
-        near = len(plain) >= _SHORTEST and abs(len(plain) - len(known)) <= 1 and len({*known} - {*plain}) <= 2
-        if near and difflib.SequenceMatcher(None, plain, known).ratio() >= _CUTOFF:
-            return name
-    return ""
-
-
-def _refuse_choice_columns(name: str, others: dict[str, str], single: Sequence[str]) -> None:
-    choices = [column for column, plain in others.items() if _ONE_CHOICE.fullmatch(plain)]
-    letters = [column for column, plain in others.items() if plain in tuple("abcdefgh")]
-    if not single and len(letters) > 1:
-        choices += letters
-    if choices:
-        listed = ", ".join(choices[:4])
-        raise DataError(
-            f"{name} has the columns {listed}: name the choices choice_a, choice_b, ..., or use one column choices"
-        )
+    known = {_plain(name): name for name in absent}
+    synonyms = (name for name in absent if not is_text and plain in _SYNONYMS.get(name, ()))
+    near = [name for name in known if len(plain) >= _SHORTEST and abs(len(plain) - len(name)) <= 1]
+    close = difflib.get_close_matches(plain, near, n=1, cutoff=_CUTOFF)
+    return known.get(plain) or next(synonyms, "") or (known[close[0]] if close else "")
 
 
 LETTERS = string.ascii_uppercase
@@ -299,19 +287,15 @@ def is_null(media: Media, where: str) -> bool:
     return False
 
 
-def check_image(image: Media, where: str) -> str:
-    """Pillow's mode of an image. One that it cannot identify is refused, before a model is loaded. Pixels are decoded only
-    when they are sent."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:  # a model that takes images reports it
-        return ""
+def check_image(image: Media, where: str) -> None:
+    """Refuse an image that Pillow cannot identify, before a model is loaded. Pixels are decoded only when they are sent."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(image.encoded() or b"")) as opened:
                 opened.verify()
-                return str(opened.mode)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     except Exception as error:  # Pillow raises many types for damaged files

@@ -156,13 +156,8 @@ def roots() -> list[Path]:
 
 def split_in(folder: Path, split: str) -> Path | None:
     """The file or folder of a split."""
-    if not folder.is_dir():
-        return None
-    for suffix in SUFFIXES:
-        file = folder / f"{split}{suffix}"
-        if file.is_file():
-            return file
-    return folder / split if (folder / split).is_dir() else None
+    files = (folder / f"{split}{suffix}" for suffix in SUFFIXES)
+    return next((file for file in files if file.is_file()), folder / split if (folder / split).is_dir() else None)
 
 
 Row = dict[str, Any]
@@ -232,33 +227,14 @@ def _file_rows(file: Path, texts: Collection[str] = ()) -> Iterator[Row]:
         return
     kind = file.with_suffix("").suffix if file.suffix == ".gz" else file.suffix
     newline = "" if kind == ".csv" else None  # line ends inside of quotes are part of a cell
-    try:
-        with _open_text(file, newline) as handle:
-            if kind == ".jsonl":
-                yield from json_lines(handle, file)
-            elif kind == ".csv":
-                yield from _csv_rows(handle, file)
-            else:
-                yield from _json_rows(handle.read(), file)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}, line {_undecodable_line(file)} is not UTF-8: {error.reason}") from error
-
-
-def _open_text(file: Path, newline: str | None) -> io.TextIOBase:
-    if file.suffix == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8-sig", newline=newline)
-    return file.open(encoding="utf-8-sig", newline=newline)
-
-
-def _undecodable_line(file: Path) -> int:
-    """The decoder reads ahead, so its error does not have the line."""
-    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as handle:
-        for number, line in enumerate(handle, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return number
-    return 1
+    opener: Any = gzip.open if file.suffix == ".gz" else open
+    with opener(file, "rt", encoding="utf-8-sig", newline=newline) as handle:
+        if kind == ".jsonl":
+            yield from json_lines(handle, file)
+        elif kind == ".csv":
+            yield from _csv_rows(handle, file)
+        else:
+            yield from _json_rows(handle.read(), file)
 
 
 def _csv_rows(handle: io.TextIOBase, file: Path) -> Iterator[Row]:

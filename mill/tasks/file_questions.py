@@ -50,9 +50,7 @@ class FileTask(PromptedTask):
         super().__init__(name)
         self.dataset = Dataset(name)
         self._kinds = [kind for kind in MEDIA_KINDS if any(kind in row for row in rows)]
-        self._sixteen_bits = 0
         self._docs = self.read_docs(list(rows))
-        self._refuse_duplicate_ids()
         shown = {kind for kind in self._kinds if any(kind in doc for doc in self._docs)}
         if shown:
             self.modalities = frozenset({"text", *shown})
@@ -79,26 +77,15 @@ class FileTask(PromptedTask):
                 doc.pop(kind, None)
                 continue
             if kind == IMAGE:
-                self._sixteen_bits += columns.check_image(media, where).startswith("I")
+                columns.check_image(media, where)
             doc[f"{kind}_digest"] = media.digest  # the cell is a path or unread bytes, and the data hash is one of content
         return doc
 
     def _media_warnings(self) -> list[str]:
-        lines = []
         without = sum(not _shows(doc) for doc in self._docs)
-        if self._kinds and without:
-            lines.append(f"{without} of {len(self._docs)} rows have no {' or '.join(self._kinds)} and are sent as text")
-        if self._sixteen_bits:
-            count = f"{self._sixteen_bits} of {len(self._docs)} rows"
-            lines.append(f"{count} have an image of 16-bit greys, which are clipped at 255 as transformers does it")
-        return lines
-
-    def _refuse_duplicate_ids(self) -> None:
-        first: dict[str, int] = {}
-        for index, doc in enumerate(self._docs):
-            if doc["id"] in first:
-                raise DataError(f"{self.where(index)}: the id {doc['id'][:60]!r} is that of row {first[doc['id']] + 1}")
-            first[doc["id"]] = index
+        if not self._kinds or not without:
+            return []
+        return [f"{without} of {len(self._docs)} rows have no {' or '.join(self._kinds)} and are sent as text"]
 
     @cached_property
     def _evaluated(self) -> tuple[str, list[Row]]:

@@ -38,9 +38,6 @@ class GSM8K(GenerativeTask):
     def target(self, sample: Sample) -> str:
         return normal_number(sample.doc["answer"].rpartition("#### ")[2])
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         text = responses[-1].text or ""
         return strict_number(text) or last_number(text)

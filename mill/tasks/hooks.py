@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from mill.api.errors import DataError, MillError, SpecError, UnknownName
 from mill.api.judge import Judge
-from mill.api.message import Labels, Media, Message
+from mill.api.message import Message
 from mill.api.registry import metrics as registry
 from mill.api.request import GENERATE, KINDS, MULTI_ROUND, Request
 from mill.api.task import RenderSettings, Sample, Task, TaskType
@@ -49,28 +50,24 @@ def check_attributes(task: Task) -> None:
     name = getattr(task, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise DataError(f"a task of the class {type(task).__name__} has no name: call super().__init__(name)")
-    for attribute, kinds, wanted in _ATTRIBUTES:
-        value = call(task, attribute, lambda attribute=attribute: getattr(task, attribute))  # type: ignore[misc]
-        _need(task, attribute, value, kinds, wanted)
+    for attribute, (kinds, wanted) in _ATTRIBUTES.items():
+        _need(task, attribute, call(task, attribute, partial(getattr, task, attribute)), kinds, wanted)
     if task.kind not in KINDS:
         _refuse(task, f"kind is {task.kind!r}, not one of {', '.join(KINDS)}")
-    for attribute in ("modalities", "alternatives"):
-        for part in getattr(task, attribute):
-            _need(task, f"a part of {attribute}", part, (str,), "a text")
+    for part in (*task.modalities, *task.alternatives):
+        _need(task, "a part of modalities or alternatives", part, (str,), "a text")
 
 
-_ATTRIBUTES: tuple[tuple[str, tuple[type, ...], str], ...] = (
-    ("task_type", (TaskType,), "a TaskType"),
-    ("kind", (str,), "a text"),
-    ("version", (int, str), "a whole number or a text"),
-    ("n_shots", (int,), "a whole number"),
-    ("takes_shots", (bool,), "true or false"),
-    ("takes_choice_options", (bool,), "true or false"),
-    ("by_letter", (str,), "a text"),
-    ("modalities", (frozenset, set), "a set of texts"),
-    ("alternatives", (tuple, list), "a tuple of names"),
-    ("judge", (Judge, type(None)), "a Judge or None"),
-)
+_ATTRIBUTES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "task_type": ((TaskType,), "a TaskType"),
+    "kind": ((str,), "a text"),
+    "version": ((int, str), "a whole number or a text"),
+    "n_shots": ((int,), "a whole number"),
+    "takes_shots": ((bool,), "true or false"),
+    "modalities": ((frozenset, set), "a set of texts"),
+    "alternatives": ((tuple, list), "a tuple of names"),
+    "judge": ((Judge, type(None)), "a Judge or None"),
+}
 
 
 def read_samples(task: Task) -> list[Sample]:
@@ -81,8 +78,11 @@ def read_samples(task: Task) -> list[Sample]:
     seen: set[str] = set()
     for sample in samples:
         _need(task, "an item of samples()", sample, (Sample,), "a Sample")
-        _need(task, "the id of a sample", sample.id, (str,), "a text")
-        _need(task, f"the row of sample {sample.id!r}", sample.doc, (Mapping,), "a mapping")
+        if not isinstance(sample.id, str) or not isinstance(sample.doc, Mapping):
+            _refuse(
+                task,
+                f"a sample has the id {_shown(sample.id)} and the row {_shown(sample.doc)}: a text and a mapping are needed",
+            )
         if sample.id in seen:
             raise DataError(f"{task.name} has two samples with the id {sample.id!r}")
         seen.add(sample.id)
@@ -93,9 +93,9 @@ def check_metrics(task: Task) -> None:
     names = call(task, "metrics", lambda: task.metrics)
     if not isinstance(names, Mapping) or not (names or task.open_metrics):
         raise DataError(f"{task.name} has no metrics: write metrics = {{'exact_match': 'mean'}}")
-    for name, how in names.items():
-        _need(task, f"metrics[{name!r}]", how, (str,), "the name of a registered metric")
-        known = f"registered metrics are {', '.join(registry.names())}; --task_paths FILE loads a file that registers others"
+    known = f"registered metrics are {', '.join(registry.names())}; --task_paths FILE loads a file that registers others"
+    for how in names.values():
+        _need(task, "a value of metrics", how, (str,), "the name of a registered metric")
         registry.get(how, hint=f"the task {task.name} names it; {known}")
 
 
@@ -103,18 +103,14 @@ def check_sample(task: Task, sample: Sample) -> None:
     """Check target, category and extracts of a sample before it runs."""
     what = f"target() of sample {sample.id}"
     target = call(task, what, lambda: task.target(sample))
-    if type(target) not in (str, int, type(None)):
-        call(task, f"{what}, written as JSON,", lambda: json.dumps(target, default=str))
+    call(task, f"{what}, written as JSON,", lambda: json.dumps(target, default=str))
     category = call(task, f"category() of sample {sample.id}", lambda: task.category(sample))
     _need(task, f"category() of sample {sample.id}", category, (str,), "a text")
     call(task, f"extracts() of sample {sample.id}", lambda: bool(task.extracts(sample)))
 
 
 def read_warnings(task: Task) -> list[str]:
-    warnings = call(task, "warnings()", lambda: _as_list(task, "warnings()", task.warnings()))
-    for warning in warnings:
-        _need(task, "an item of warnings()", warning, (str,), "a text")
-    return warnings
+    return call(task, "warnings()", lambda: [str(warning) for warning in _as_list(task, "warnings()", task.warnings())])
 
 
 def read_requests(task: Task, sample: Sample, settings: RenderSettings) -> list[Request]:
@@ -137,19 +133,15 @@ def check_request(task: Task, sample: Sample, request: Any) -> None:
     if request.kind not in task.kinds:
         kinds = " and ".join(sorted(task.kinds))
         raise DataError(f"{task.name} is of kind {kinds} but makes a {request.kind} request for sample {sample.id}")
-    _need(task, f"the context of {where}", request.context, (str, tuple), "a text or a tuple of messages")
-    if not isinstance(request.context, str):
-        _check_dialog(task, where, request.context)
-    _need(task, f"the continuation of {where}", request.continuation, (str,), "a text")
-    _need(task, f"labels of {where}", request.labels, (Labels,), "Labels")
-    for name, least in (("repeats", 1), ("draw", 0)):
-        _need(task, f"{name} of {where}", getattr(request, name), (int,), "a count")
-        if getattr(request, name) < least:
-            _refuse(task, f"{name} of {where} is {getattr(request, name)}, not a count of at least {least}")
+    if not isinstance(request.context, str) and not _is_dialog(request.context):
+        _refuse(task, f"the context of {where} must be a text or a tuple of Messages")
+    if request.context == ():
+        _refuse(task, f"the context of {where} is an empty dialog")
+    if request.repeats < 1:
+        _refuse(task, f"repeats of {where} is {request.repeats}, not a count of at least 1")
     _need(task, f"options of {where}", request.options, (Mapping,), "a mapping")
     try:
-        if request.options:
-            json.dumps(dict(request.options))
+        json.dumps(dict(request.options))
     except (TypeError, ValueError, RecursionError) as error:
         _refuse(task, f"the options of {where} cannot be written as JSON: {describe(error)}")
     missing = [name for name in _NEEDED if name not in request.options] if request.kind in (GENERATE, MULTI_ROUND) else []
@@ -157,15 +149,10 @@ def check_request(task: Task, sample: Sample, request: Any) -> None:
         _refuse(task, f"the options of {where} lack {', '.join(missing)}: make them with settings.options()")
 
 
-def _check_dialog(task: Task, where: str, messages: tuple[Any, ...]) -> None:
-    if not messages:
-        _refuse(task, f"the context of {where} is an empty dialog")
-    for message in messages:
-        _need(task, f"a message of {where}", message, (Message,), "a Message")
-        _need(task, f"the role of a message of {where}", message.role, (str,), "a text")
-        _need(task, f"the content of a message of {where}", message.content, (str, tuple), "a text or a tuple of parts")
-        for part in () if isinstance(message.content, str) else message.content:
-            _need(task, f"a part of a message of {where}", part, (str, Media), "a text or media")
+def _is_dialog(context: Any) -> bool:
+    return isinstance(context, tuple) and all(
+        isinstance(message, Message) and isinstance(message.content, (str, tuple)) for message in context
+    )
 
 
 def _as_list(task: Task, what: str, value: Any) -> list[Any]:

@@ -186,9 +186,6 @@ class ChoiceTask(ClassifiedTask):
         scores = [response.score if response.score is not None else float("-inf") for response in responses]
         return LETTERS[max(range(len(scores)), key=scores.__getitem__)]
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         """The chosen letter and its class, spelled as the target is; a letter that was not offered stays alone."""
         letter = self.letter(responses)
@@ -432,9 +429,6 @@ class MMMUPro(Task):
         context = settings.dialog(*self.with_images(sample, text))
         options = settings.options(max_gen_toks=1024)
         return [Request(GENERATE, context, options=options, repeats=settings.repeats)]
-
-    def extracts(self, sample: Sample) -> bool:
-        return True
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         letters = re.findall(r"[Aa]nswer(?: is)?\W{0,8}([A-J])\b(?! [a-z])", responses[0].text or "")

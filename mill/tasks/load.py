@@ -50,9 +50,11 @@ class TaskSource(Protocol):
 
     def add_folder(self, path: str) -> bool:
         """Add a folder of tasks in the package's own format; False where it has none."""
+        return False
 
     def folders(self) -> Sequence[str]:
         """The folders added so far."""
+        return ()
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         """Names that contain a text, with their kinds."""
@@ -232,7 +234,8 @@ def select(names: list[str]) -> Selection:
         if name in within:
             raise MillError(f"the benchmark {name} contains itself: {' > '.join((*within, name))}")
         if (named := split_name(name)) is not None:
-            for made, means in _made(source(named[0]), named[1]):
+            known = source(named[0])
+            for made, means in map(known.tasks, known.names(named[1])):
                 selected.update({task.name: task for task in made if task.name not in selected})
                 benchmarks.update({mean.name: mean for mean in means if mean.name not in benchmarks})
             return
@@ -247,30 +250,14 @@ def select(names: list[str]) -> Selection:
     for name in names:
         matching = [name]
         if _is_pattern(name):  # renderings by letter are other questions: they match only where the pattern names them
-            found = fnmatch.filter(tasks.names(), name)
-            matching = [one for one in found if GENERATED in name or not is_generated(one)]
+            named = fnmatch.filter(tasks.names(), name)
+            matching = [task for task in named if GENERATED in name or not is_generated(task)]
         if not matching:
-            known = "patterns are for tasks, so name each file" if is_data_file(name) else "see `mill ls tasks`"
-            raise DataError(f"no task matches {name!r}; {known}")
+            hint = "patterns are for tasks, so name each file" if is_data_file(name) else "see `mill ls tasks`"
+            raise DataError(f"no task matches {name!r}; {hint}")
         for match in matching:
             add(match)
     return Selection(tuple(selected.values()), tuple(benchmarks.values()))
-
-
-def _made(known: TaskSource, pattern: str) -> list[tuple[list[Task], list[Benchmark]]]:
-    """The tasks of all names of a pattern; one message for all that cannot be made."""
-    found, problems = [], {}
-    names = known.names(pattern)
-    for name in names:
-        try:
-            found.append(known.tasks(name))
-        except DataError as error:
-            problems[name] = error
-    if problems:
-        first, *others = problems
-        more = f"; nor can {len(others)} more of {len(names)} names: {', '.join(others)}" if others else ""
-        raise DataError(f"{problems[first]}{more}")
-    return found
 
 
 def renderings(task: Task) -> list[Task]:

@@ -81,9 +81,6 @@ class MultipleChoiceTask(PromptedTask):
             for choice in self.choices(sample.doc)
         ]
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         """The likeliest choice, spelled as the target is."""
         return named_choice(self.choices(sample.doc), _best(_finite_scores(responses)))
@@ -267,9 +264,6 @@ class GeneratedChoiceTask(Task):
     def target(self, sample: Sample) -> str | None:
         listed = self._listed(sample)
         return None if listed.answer is None else named_choice(listed.choices, listed.answer)
-
-    def extracts(self, sample: Sample) -> bool:
-        return True
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         """The text of the choice that the last response names: that of the order of the data, or of the shuffled one."""

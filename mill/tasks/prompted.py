@@ -154,9 +154,6 @@ class LetterTask(GenerativeTask):
     kind = GENERATE
     pattern = r"answer is \(?([A-J])(?![A-Za-z])"
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     @abstractmethod
     def right_letter(self, sample: Sample) -> str: ...
 

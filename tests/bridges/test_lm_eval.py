@@ -250,14 +250,13 @@ def changed(folder: Path, name: str, old: str, new: str) -> None:
         (
             "made/up",
             "made/down",
-            r"lm-eval:made_text: the dataset made/down is not on MILL_DATA, and the hub does not give it",
+            r"lm-eval:made_text cannot be loaded: the dataset made/down is not on MILL_DATA, and the hub does not give it",
         ),
         (
             "test_split: test",
             "test_split: exam",
             r"lm-eval:made_text: no data for made/up \(exam\), which is evaluated",
         ),
-        ("output_type: generate_until", "output_type: [", r"cannot be loaded: .*made_text.yaml, line \d+: "),
         ("{{question}}", "{{question", "cannot be loaded"),
         (
             "metric: exact_match",
@@ -386,6 +385,13 @@ def test_intervals_of_aggregated_metrics_end_at_possible_values(
     equal = _own_estimate(task, metric, [[0.1], [0.2], [0.3]])
     assert wide.low == max(limits[0], wide.low or 0.0) and wide.high == min(limits[1], wide.high or 0.0)
     assert equal.low is None and equal.high is None
+
+
+def test_a_file_of_a_repository_is_found_where_the_search_path_has_it(made_tasks: Path, tmp_path: Path) -> None:
+    rows = "{data_files: {test: hf://datasets/made/up/test.jsonl, train: hf://datasets/made/up/train.jsonl}}"
+    changed(made_tasks, "made_zero", "dataset_path: made/up", f"dataset_path: json\ndataset_kwargs: {rows}")
+    (task,) = select(["lm-eval:made_zero"]).tasks
+    assert [sample.doc for sample in task.samples()] == ROWS[:16]
 
 
 def test_data_that_was_saved_to_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

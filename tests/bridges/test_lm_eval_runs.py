@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,39 +14,12 @@ pytest.importorskip("lm_eval")
 from tests import forking
 from tests.bridges.made_tasks import write_tasks
 from tests.launching import TESTS, environment
-from tests.outcomes import assert_same_end, recorded
-from tests.runs.faults import computed, killed_at_random, resume
-
-NAMES = "lm-eval:made_choice,lm-eval:made_text,lm-eval:made_document,lm-eval:made_repeats,lm-eval:made_group"
+from tests.runs.faults import computed
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_tasks(tmp_path_factory.mktemp("made"))
-
-
-def how(made: tuple[Path, Path]) -> dict[str, Any]:
-    return {"tasks": NAMES, "env": {"MILL_DATA": str(made[1])}}
-
-
-def options(made: tuple[Path, Path]) -> list[str]:
-    return ["--include_path", str(made[0])]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(made: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    resume(folder / "out", folder / "log", *options(made), **how(made))
-    return folder / "out"
-
-
-def test_a_run_killed_twice_ends_like_an_undisturbed_one(made: tuple[Path, Path], undisturbed: Path, tmp_path: Path) -> None:
-    out, log, dice = tmp_path / "out", tmp_path / "log", random.Random(3)
-    for _ in range(2):
-        killed_at_random(out, log, dice, *options(made), **how(made))
-    assert 0 < len(recorded(out)) < len(recorded(undisturbed))
-    resume(out, log, *options(made), **how(made))
-    assert_same_end(out, undisturbed)
 
 
 def in_lm_eval(made: tuple[Path, Path], out: Path, *more: str, **env: str) -> subprocess.CompletedProcess[str]:

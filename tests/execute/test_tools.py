@@ -17,7 +17,7 @@ from mill.api.task import RenderSettings, Sample
 from mill.api.tools import ERROR, MALFORMED, OK, TIMED_OUT, UNKNOWN, ToolCall
 from mill.execute.sample_state import SampleState, execute_call, run_tools
 from mill.runs.rescore import score_again
-from mill.sandbox import chosen_sandbox
+from mill.sandbox.programs import chosen_sandbox
 from mill.score.run_scores import Outcome
 from mill.tasks.load import load_files, make_task, select
 from tests.plans import prepare

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-import numpy as np
 import pytest
 from scipy import (  # type: ignore[import-untyped]
     special,  # type: ignore[import-untyped]
@@ -17,7 +16,6 @@ from mill.metrics.estimate import (
     Estimate,
     beta_cdf,
     beta_quantile,
-    exact_interval,
     is_proportion,
     pool,
     t_p_value,
@@ -26,12 +24,6 @@ from mill.metrics.estimate import (
 
 LARGE = Estimate(0.5, 0.04, 0.4216, 0.5784, 30)
 SMALL = Estimate(0.9, 0.03, 0.8412, 0.9588, 10)
-
-
-@pytest.mark.parametrize(("right", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (1, 3), (7, 10), (333, 1000), (9999, 10000)])
-def test_the_exact_interval_is_scipys(right: int, n: int) -> None:
-    expected = stats.binomtest(right, n).proportion_ci(0.95, method="exact")
-    assert exact_interval(right, n) == pytest.approx((expected.low, expected.high), abs=1e-11)
 
 
 def test_a_weighted_pool_gives_samples_equal_weight() -> None:
@@ -63,17 +55,6 @@ def test_the_mean_of_tasks_that_are_all_right_does_not_collapse() -> None:
     for weighted in (True, False):
         found = pool(both, weighted=weighted)
         assert (found.value, found.high) == (1.0, 1.0) and found.low == pytest.approx(0.025 ** (1 / 20))
-
-
-@pytest.mark.parametrize(("p", "tasks", "n"), [(0.99, 2, 10), (0.97, 2, 10), (0.97, 5, 20), (0.6, 3, 5)])
-@pytest.mark.parametrize("weighted", [True, False])
-def test_the_interval_of_a_benchmark_covers(p: float, tasks: int, n: int, weighted: bool) -> None:
-    draw, covered = np.random.default_rng(1), 0
-    for _ in range(300):
-        parts = [mean([[float(right)] for right in draw.random(n) < p]) for _ in range(tasks)]
-        found = pool(parts, weighted=weighted)
-        covered += (found.low or 0.0) <= p <= (found.high or 1.0)
-    assert covered / 300 > 0.92
 
 
 def test_a_task_of_zeros_and_ones_is_recognized_by_its_error() -> None:

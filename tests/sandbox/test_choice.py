@@ -14,8 +14,9 @@ import pytest
 from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
 from mill.options.option import one_call
-from mill.sandbox import chosen_sandbox, programs, refuse_unsafe_code, run_programs
+from mill.sandbox import programs
 from mill.sandbox.isolation import Bubblewrap
+from mill.sandbox.programs import chosen_sandbox, refuse_unsafe_code, run_programs
 from mill.support.processes import Background
 from mill.tasks.load import load_builtin, make_task
 from tests.waiting import DEADLINE_S

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mill.sandbox import chosen_sandbox, isolation, run_python
+from mill.sandbox import isolation
+from mill.sandbox.programs import chosen_sandbox, run_python
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="bubblewrap is not installed or does not work here")

@@ -15,9 +15,8 @@ import pytest
 from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
 from mill.bridges.lm_eval.scoring import CodeEval
-from mill.sandbox import has_module, require_imports, run_programs, run_python
 from mill.sandbox.isolation import Bubblewrap, Sandbox, popen
-from mill.sandbox.programs import run_program
+from mill.sandbox.programs import has_module, require_imports, run_program, run_programs, run_python
 
 ROOT = Path(__file__).parents[2]
 isolated = pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is not installed or does not work here")

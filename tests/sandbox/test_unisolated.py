@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.consent import Consent, consenting
-from mill.sandbox import run_python
+from mill.sandbox.programs import run_python
 from mill.tasks.agent import bash_tool
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")

@@ -17,7 +17,7 @@ from mill.api.errors import SpecError
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.cli.main import run as main
-from mill.sandbox import Execution, chosen_sandbox, run_programs
+from mill.sandbox.programs import Execution, chosen_sandbox, run_programs
 from mill.tasks.code import CodeTask, extract_code
 from mill.tasks.load import load_builtin, make_task
 
@@ -27,7 +27,6 @@ published = pytest.mark.skipif(
     reason="MILL_DATA has no evalplus/mbppplus",
 )
 isolated = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="bubblewrap is not installed or does not work here")
-TASKS = ("humaneval", "humaneval_plus", "mbpp", "mbpp_plus")
 CHAT = RenderSettings(apply_chat_template=True)
 
 PROMPT = 'from typing import List\n\n\ndef half(x: int) -> List[int]:\n    """ Half of x, twice. """\n'
@@ -204,33 +203,6 @@ def test_consent_in_python_is_an_argument_of_one_call(data: Path) -> None:
         assert evaluate(confirm_run_unsafe_code=True) == 0.4
         with pytest.raises(SpecError, match="--confirm_run_unsafe_code allows it"):
             evaluate(**options)
-
-
-@published
-@isolated
-@pytest.mark.parametrize("name", TASKS)
-def test_canonical_solutions_pass_and_empty_ones_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As continuations of the prompt and in code blocks."""
-    monkeypatch.setenv("MILL_DATA", DATA)
-    task = task_of(name)
-    samples = [sample for sample in task.samples() if str(sample.doc["task_id"]) not in _SLOW][:60]
-    answers = {
-        "canonical": lambda doc: task.answer_text(doc).removesuffix("\n[DONE]"),
-        "chat": lambda doc: f"Here it is:\n```python\n{task.target_code(doc)}\n```\nIt works.",
-        "nothing": lambda doc: f"```python\ndef {task.entry_point(doc)}(*given, **named):\n    return None\n```",
-    }
-    for kind, answer in answers.items():
-        answered = [(sample, [Response(text=answer(sample.doc))]) for sample in samples]
-        task.prepare_scoring(answered)
-        wrong = [
-            (sample.doc["task_id"], task.details(sample, responses))
-            for sample, responses in answered
-            if task.score(sample, responses)["pass@1"] != (kind != "nothing")
-        ]
-        assert not wrong, kind
-
-
-_SLOW = {"HumanEval/15", "123", "255", "271", "392"}  # five seconds and more, in benchmarks/code_mutants.py
 
 
 @published

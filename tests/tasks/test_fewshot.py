@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,14 +44,11 @@ def test_a_draw_is_the_same_on_every_machine_and_in_every_process() -> None:
 
 
 @pytest.fixture
-def piqa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Piqa:
+def piqa(put: Callable[..., None]) -> Piqa:
     """Eight questions; the 20 rows to draw examples from hold copies of all eight."""
     rows = [{"goal": f"goal {k}", "sol1": "one", "sol2": "two", "label": k % 2} for k in range(12)]
-    folder = tmp_path / "piqa"
-    folder.mkdir()
-    for split, chosen in (("validation", rows[:8]), ("train", rows + rows[:8])):
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen))
-    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+    put("piqa/validation", *rows[:8])
+    put("piqa/train", *rows, *rows[:8])
     return Piqa("piqa")
 
 

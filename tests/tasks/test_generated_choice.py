@@ -3,7 +3,6 @@ scores are known."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -27,19 +26,6 @@ load_builtin()
 Put = Callable[..., None]
 ASKED = "Answer with the letter of the right choice alone."
 THINK = 'Think step by step, and end with a line "Answer: X", where X is the letter of the right choice.'
-
-
-@pytest.fixture
-def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
-    """`put("org/name/config/split", *rows)` writes that split under the only root there is."""
-    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
-
-    def write(name: str, *rows: dict[str, Any]) -> None:
-        file = tmp_path / "data" / f"{name}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    return write
 
 
 def arc(question: str, right: int, *choices: str) -> dict[str, Any]:

@@ -71,10 +71,6 @@ def asking(**fields: Any) -> Callable[..., Any]:
     return giving([Request(**given)])
 
 
-def saying(content: Any) -> Callable[..., Any]:
-    return asking(context=(Message("user", content),))
-
-
 def check(task: Task) -> None:
     hooks.check_attributes(task)
     for sample in hooks.read_samples(task):
@@ -95,21 +91,20 @@ FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "samples that raise no Exception": ({"samples": raising(Stop("now"))}, "samples() raised Stop: now"),
     "samples that are none": ({"samples": giving(None)}, "samples() gives None, not a list"),
     "a sample that is a mapping": ({"samples": giving([{"id": "0"}])}, "an item of samples() is a dict, not a Sample"),
-    "an id that is a number": ({"samples": sampling((0, {}))}, "the id of a sample is 0, not a text"),
-    "a row that is a list": ({"samples": sampling(("0", []))}, "the row of sample '0' is a list, not a mapping"),
+    "an id that is a number": ({"samples": sampling((0, {}))}, "a sample has the id 0 and the row a dict"),
+    "a row that is a list": ({"samples": sampling(("0", []))}, "and the row a list: a text and a mapping are needed"),
     "one id twice": ({"samples": giving([SAMPLE, SAMPLE])}, "made has two samples with the id '0'"),
     "no samples": ({"samples": giving([])}, "made has no samples"),
     "requests that are none": ({"requests": giving(None)}, "requests() of sample 0 gives None, not a list"),
     "a request that is a text": ({"requests": giving(["q"])}, "a request of sample 0 is 'q', not a Request"),
-    "no context": ({"requests": asking(context=None)}, "is None, not a text or a tuple of messages"),
-    "a list of messages": ({"requests": asking(context=[Message("user", "q")])}, "is a list, not a text or a tuple"),
-    "a message that is a mapping": ({"requests": asking(context=({"role": "user"},))}, "is a dict, not a Message"),
-    "a message without content": ({"requests": saying(None)}, "the content of a message of a request of sample 0 is None"),
+    "no context": ({"requests": asking(context=None)}, "must be a text or a tuple of Messages"),
+    "a message that is a mapping": (
+        {"requests": asking(context=({"role": "user"},))},
+        "must be a text or a tuple of Messages",
+    ),
     "an empty dialog": ({"requests": asking(context=())}, "is an empty dialog"),
-    "options that are a list": ({"requests": asking(options=[1])}, "is a list, not a mapping"),
     "options that JSON cannot hold": ({"requests": asking(options={**OPTIONS, "x": {1}})}, "cannot be written as JSON"),
     "options of another's making": ({"requests": asking(options={"max_gen_toks": 5})}, "lack until, temperature"),
-    "labels that are a list": ({"requests": asking(labels=["a"])}, "is a list, not Labels"),
     "no repeats": ({"requests": asking(repeats=0)}, "repeats of a request of sample 0 is 0"),
     "other repeats for each request": ({"requests": giving(UNEQUAL)}, "the requests of sample 0 have different repeats"),
     "a decoding option that is none": (
@@ -120,7 +115,6 @@ FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "a category that is a number": ({"category": giving(5)}, "category() of sample 0 is 5, not a text"),
     "metrics that are a list": ({"metrics": ["mean"]}, "made has no metrics"),
     "an unknown metric": ({"metrics": {"a": "meen"}}, "unknown metric 'meen'; did you mean mean"),
-    "a note that is a number": ({"warnings": giving([5])}, "an item of warnings() is 5, not a text"),
     "a kind that is none": ({"kind": "guess"}, "kind is 'guess', not one of generate_until"),
     "modalities that are a text": ({"modalities": "text"}, "modalities is 'text', not a set of texts"),
     "a judge that is a text": ({"judge": "org/judge"}, "judge is 'org/judge', not a Judge or None"),
@@ -149,7 +143,7 @@ def test_a_task_without_a_name_is_refused() -> None:
     [
         (raising(ValueError("lost the thread")), "next_round() failed: ValueError: lost the thread"),
         (giving("go on"), "not a Request"),
-        (giving(Request(MULTI_ROUND, ANY, options=OPTIONS)), "is None, not a text"),
+        (giving(Request(MULTI_ROUND, ANY, options=OPTIONS)), "must be a text"),
     ],
 )
 def test_a_dialog_that_cannot_continue_is_a_failure_of_its_sample_alone(hook: Callable[..., Any], words: str) -> None:

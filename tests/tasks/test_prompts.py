@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mill.api.errors import DataError
-from mill.api.message import Context, Message
-from mill.api.model import MillModel
+from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task
-from mill.execute.executor import Executor, LocalBackend
-from mill.execute.sample_state import SampleState, run_samples
+from mill.execute.sample_state import SampleState
 from mill.tasks.gsm8k import GSM8KReview
 from mill.tasks.load import load_builtin, make_task
 from mill.tasks.perplexity import join_pages
@@ -25,19 +21,6 @@ from mill.tasks.perplexity import join_pages
 load_builtin()
 Put = Callable[..., None]
 ZERO, ONE = RenderSettings(n_shots=0), RenderSettings(n_shots=1)
-
-
-@pytest.fixture
-def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
-    """`put("org/name/config/split", *rows)` writes that split under the only root there is."""
-    monkeypatch.setenv("MILL_DATA", str(tmp_path))
-
-    def write(name: str, *rows: dict[str, Any]) -> None:
-        file = tmp_path / f"{name}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    return write
 
 
 def first(name: str) -> tuple[Task, Sample]:
@@ -451,61 +434,21 @@ PROMPT = (
 REVIEW = "Check every step of your answer. Correct what is wrong, then end again with #### and the number alone."
 
 
-class Scripted(MillModel):
-    """Answers the first round of a dialog with its first text, the second with its second; keeps what it saw."""
-
-    batch_size = 8
-
-    def __init__(self, *answers: str | Response) -> None:
-        self.answers = answers
-        self.seen: list[Context] = []
-
-    @property
-    def model_name(self) -> str:
-        return "scripted"
-
-    def _generate_batch(self, batch: list[Request], gen_kwargs: dict[str, Any]) -> Sequence[str | Response]:
-        self.seen += [request.context for request in batch]
-        rounds = [sum(message.role == "user" for message in request.context) for request in batch]  # type: ignore[union-attr]
-        return [self.answers[number - 1] for number in rounds]
-
-
-class Nowhere:
-    """A store that keeps nothing."""
-
-    def get(self, request: Request) -> Response | None:
-        return None
-
-    def put(self, request: Request, response: Response) -> Response:
-        return response
-
-    def supersede(self) -> None:
-        pass
-
-
 @pytest.fixture
-def review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GSM8KReview:
-    (tmp_path / "gsm8k").mkdir()
-    row = {"question": "Tom has 2 bags of 3 nuts. How many nuts?", "answer": "2 * 3 = <<2*3=6>>6\n#### 6"}
-    (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps(row) + "\n")
-    monkeypatch.setenv("MILL_DATA", str(tmp_path))
+def review(put: Put) -> GSM8KReview:
+    put("gsm8k/test", {"question": "Tom has 2 bags of 3 nuts. How many nuts?", "answer": "2 * 3 = <<2*3=6>>6\n#### 6"})
     return GSM8KReview("gsm8k_review")
 
 
-def run(task: GSM8KReview, model: Scripted, settings: RenderSettings | None = None) -> list[list[Response]]:
-    """The responses of the only sample: a list for each repeat."""
-    jobs = [SampleState.of(task, sample, settings or RenderSettings()) for sample in task.samples()]
-    run_samples(Executor(LocalBackend(model), Nowhere(), quiet=True), jobs)
-    return jobs[0].repeats()
-
-
 def test_the_second_round_sees_the_first_answer(review: GSM8KReview) -> None:
-    model = Scripted("5\n#### 5", "#### 6")
-    run(review, model)
-    assert model.seen == [
-        (Message("user", PROMPT),),
-        (Message("user", PROMPT), Message("assistant", "5\n#### 5"), Message("user", REVIEW)),
-    ]
+    (sample,) = review.samples()
+    (first,) = review.requests(sample, RenderSettings())
+    assert first.context == (Message("user", PROMPT),)
+    answers = [Response(text="5\n#### 5"), Response(text="#### 6")]
+    second = review.next_round(sample, RenderSettings(), answers[:1])
+    assert second is not None
+    assert second.context == (*first.context, Message("assistant", "5\n#### 5"), Message("user", REVIEW))
+    assert review.next_round(sample, RenderSettings(), answers) is None
 
 
 @pytest.mark.parametrize(
@@ -519,21 +462,14 @@ def test_the_second_round_sees_the_first_answer(review: GSM8KReview) -> None:
     ],
 )
 def test_both_answers_are_scored(review: GSM8KReview, first: str, second: str, values: dict[str, float]) -> None:
-    (responses,) = run(review, Scripted(first, second))
     (sample,) = review.samples()
-    assert review.score(sample, responses) == values
+    assert review.score(sample, [Response(text=first), Response(text=second)]) == values
     assert set(values) == set(review.metrics)
 
 
-def test_each_repeat_is_a_dialog_of_its_own(review: GSM8KReview) -> None:
-    model = Scripted("#### 5", "#### 6")
-    found = run(review, model, RenderSettings(repeats=3))
-    assert [[response.text for response in repeat] for repeat in found] == [["#### 5", "#### 6"]] * 3
-    assert [len(context) for context in model.seen] == [1, 1, 1, 3, 3, 3]
-
-
 def test_a_failed_first_round_ends_the_dialog_with_its_error(review: GSM8KReview) -> None:
-    model = Scripted(Response(error="server gone"), "#### 6")
-    (responses,) = run(review, model)
-    assert [response.error for response in responses] == ["server gone"]
-    assert len(model.seen) == 1
+    (sample,) = review.samples()
+    state = SampleState.of(review, sample, RenderSettings())
+    state.answers[state.first_request.key] = [Response(error="server gone")]
+    assert not state.advance()
+    assert [[response.error for response in repeat] for repeat in state.repeats()] == [["server gone"]]

@@ -1,8 +1,7 @@
 """Which tasks, groups and tags lm-evaluation-harness has, and the file of each.
 
-lm-eval parses all of its YAML files at every start. This index reads only the keys that name things, and is stored in the
-cache folder by version and path, so that a name is found in milliseconds and only the folders that it needs are loaded.
-lmms-eval's files are read the same way.
+lm-eval parses all of its YAML files at every start. This index is stored in the cache folder by version and path, so that a
+name is found in milliseconds and only the folders that it needs are loaded. lmms-eval's files are read the same way.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import fnmatch
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +24,6 @@ from mill.tasks.load import is_pattern
 TASK, GROUP, TAG = "task", "group", "tag"
 FORMAT = 2  # of the stored file
 _KEYS = ("task", "group", "tag", "include", "class")
-_BLOCK = re.compile(rf"^[\"']?(?:{'|'.join(_KEYS)})[\"']?[ \t]*:.*(?:\n(?:[ \t#-].*|[ \t]*))*", re.MULTILINE)
 SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
 
 
@@ -129,14 +126,16 @@ def named_keys(file: Path, problems: list[str] | None = None, within: tuple[Path
             problems.append(f"{within[-1]} includes {file}, which {'includes it' if file in within else 'is not a file'}")
         return {}
     try:
-        text = file.read_text(encoding="utf-8-sig", errors="replace")
+        config = _Loader(file.read_text(encoding="utf-8-sig", errors="replace")).get_single_data()
     except OSError as error:
         problems.append(f"{file}: {error.strerror}")
         return {}
-    try:
-        config = _parsed("\n".join(match.group() for match in _BLOCK.finditer(text))) or _parsed(text)
-    except yaml.YAMLError:
-        problems += broken(file)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        problems.append(f"{file}{where}: {getattr(error, 'problem', None) or 'this is not YAML'}")
+        return {}
+    if not isinstance(config, dict):
         return {}
     found = {key: config[key] for key in _KEYS if key in config}
     merged: dict[str, Any] = {}
@@ -145,22 +144,9 @@ def named_keys(file: Path, problems: list[str] | None = None, within: tuple[Path
     return merged | found
 
 
-def broken(file: Path) -> list[str]:
-    """Why a file is no YAML, with the line; empty where it is."""
-    try:
-        _parsed(file.read_text(encoding="utf-8-sig", errors="replace"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        return [f"{file}{where}: {getattr(error, 'problem', None) or 'this is not YAML'}"]
-    except OSError as error:
-        return [f"{file}: {error.strerror}"]
-    return []
-
-
 def as_list(value: Any) -> list[str]:
     """One name or several; anything else is none, and lm-eval refuses it when the task is loaded."""
-    return [value] if isinstance(value, str) else [str(one) for one in value] if isinstance(value, list) else []
+    return [value] if isinstance(value, str) else list(map(str, value)) if isinstance(value, list) else []
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
@@ -172,8 +158,3 @@ def _untagged(loader: yaml.Loader, suffix: str, node: yaml.Node) -> Any:
 
 
 _Loader.add_multi_constructor("!", _untagged)
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    config = _Loader(text).get_single_data()
-    return config if isinstance(config, dict) else {}

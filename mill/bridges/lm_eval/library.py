@@ -23,7 +23,6 @@ from mill.support.terminal import describe
 from mill.tasks.data import folders_on_search_path, read_rows, splits_in
 
 _NLTK = re.compile(r"nltk\.download\(['\"]([\w.-]+)['\"]\)")
-_SCRIPT = "Dataset scripts are no longer supported"
 
 
 @contextlib.contextmanager
@@ -62,15 +61,6 @@ def missing_part(error: BaseException) -> str | None:
     return f"it needs data of nltk: python -m nltk.downloader {resource[1]}" if resource else None
 
 
-def dataset_problem(path: str, name: str | None, error: BaseException) -> DataError:
-    """Why a dataset, which the search path does not have, cannot be loaded from the hub either."""
-    dataset = f"{path} ({name})" if name else path
-    if _SCRIPT in str(error):
-        return DataError(f"the dataset {dataset} is a script, which `datasets` 4 does not run: put its rows on MILL_DATA")
-    return DataError(f"the dataset {dataset} is not on MILL_DATA, and the hub does not give it: {describe(error)}")
-
-
-OLDEST = (0, 4, 12)
 FEWSHOT_SEED = 1234  # of a bare `lm_eval` command, as are the seeds of the generators
 _RANDOM_SEED, _OTHER_SEED = 0, 1234
 
@@ -84,12 +74,11 @@ def tasks_folder() -> Path:
 
 
 @functools.cache
-def version() -> str:
-    found = importlib.metadata.version("lm_eval")
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
-    if numbers < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise MillError(f"lm_eval {found} is installed: the oldest version that mill supports is {oldest}")
+def version(package: str = "lm_eval", oldest: tuple[int, ...] = (0, 4, 12)) -> str:
+    found = importlib.metadata.version(package)
+    if tuple(int(part) for part in found.split(".")[:3] if part.isdigit()) < oldest:
+        supported = ".".join(map(str, oldest))
+        raise MillError(f"{package} {found} is installed: the oldest version that mill supports is {supported}")
     return found
 
 
@@ -123,29 +112,26 @@ def random_numbers(state: Any = None) -> Iterator[None]:
     shuffle their documents. The process's own state comes back."""
     import numpy as np
 
+    def restore(saved: Any) -> None:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])
+
     before = random_state()
     if state is None:
         random.seed(_RANDOM_SEED)
         np.random.seed(_OTHER_SEED)
     else:
-        _set_state(state)
+        restore(state)
     try:
         yield
     finally:
-        _set_state(before)
+        restore(before)
 
 
 def random_state() -> Any:
     import numpy as np
 
     return random.getstate(), np.random.get_state()
-
-
-def _set_state(state: Any) -> None:
-    import numpy as np
-
-    random.setstate(state[0])
-    np.random.set_state(state[1])
 
 
 @functools.cache
@@ -208,7 +194,10 @@ def local_first() -> contextlib.AbstractContextManager[None]:
                 with reachable_hub():
                     return original(path, name, *more, **options)
             except Exception as error:
-                raise dataset_problem(str(path), name, error) from error
+                dataset = f"{path} ({name})" if name else path
+                raise DataError(
+                    f"the dataset {dataset} is not on MILL_DATA, and the hub does not give it: {describe(error)}"
+                ) from error
         split = options.get("split")
         return local if split is None else local[str(split)]
 
@@ -229,15 +218,13 @@ def local_splits(path: str, name: str | None, options: Mapping[str, Any]) -> Spl
 
 def _from_files(files: Any) -> Splits | None:
     """One file of a hub repository (`hf://datasets/ORG/NAME/FILE`) for each split, where the search path has them."""
-    by_split = files if isinstance(files, Mapping) else {"train": files}
     found: dict[str, Path] = {}
-    for split, given in by_split.items():
-        addresses = [given] if isinstance(given, str) else list(given)
-        if len(addresses) != 1 or not str(addresses[0]).startswith(_HUB):
-            return None
-        organisation, repository, *inside = str(addresses[0]).removeprefix(_HUB).split("/")
-        candidates = [folder / Path(*inside) for folder in folders_on_search_path(f"{organisation}/{repository}", None)]
-        file = next((path for path in candidates if path.is_file()), None)
+    for split, addresses in (files if isinstance(files, Mapping) else {"train": files}).items():
+        address = addresses if isinstance(addresses, str) else addresses[0] if len(addresses) == 1 else ""
+        organisation, _, rest = address.removeprefix(_HUB).partition("/")
+        repository, _, inside = rest.partition("/")
+        folders = folders_on_search_path(f"{organisation}/{repository}", None) if address.startswith(_HUB) else []
+        file = next((folder / inside for folder in folders if (folder / inside).is_file()), None)
         if file is None:
             return None
         found[str(split)] = file

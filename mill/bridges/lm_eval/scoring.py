@@ -14,7 +14,7 @@ from mill.api.errors import DataError, SpecError
 from mill.api.task import Benchmark, TaskScores
 from mill.bridges.lm_eval import library
 from mill.compat import replaced
-from mill.sandbox import require_imports, run_programs
+from mill.sandbox.programs import require_imports, run_programs
 from mill.support.terminal import describe
 
 _NO_STDERR = "N/A"  # as lm-eval writes it
@@ -82,7 +82,7 @@ _SHARES = (
     "rougeL_acc",
 )
 _PERCENT = ("bleu_max", "rouge1_max", "rouge2_max", "rougeL_max")
-_SLOW = {"bleu", "chrf", "chrf++", "ter"}  # lm-eval resamples these 100 times
+_SLOW = {"bleu", "chrf", "chrf++", "ter"}  # which are resampled 100 times
 
 
 def metric_name(metric: str, filter_name: str) -> str:
@@ -124,17 +124,21 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
     """The value and standard error of a metric over all documents that have one."""
     from lm_eval.api import metrics
 
-    from mill.bridges.lm_eval.bootstrap import bootstrap_stderr  # imports numpy
-
     metric, _ = split_metric(name)
     how = task.aggregation().get(metric, metrics.mean)
     value = float(how(values))
+    return value, standard_error(metrics, metric, how, values)
+
+
+def standard_error(metrics: Any, metric: str, how: Any, values: Sequence[Any]) -> float | None:
+    """That of the module `metrics` of a package, lm-eval's or lmms-eval's, for values that `how` aggregates."""
+    from mill.bridges.lm_eval.bootstrap import bootstrap_stderr  # imports numpy
+
     if len(values) < 2:
-        return value, None
-    iterations = min(BOOTSTRAP, 100) if metric in _SLOW else BOOTSTRAP
+        return None
     with bootstrap_stderr(metrics):
-        stderr = metrics.stderr_for_metric(metric=how, bootstrap_iters=iterations)
-        return value, None if stderr is None else float(stderr(values))
+        stderr = metrics.stderr_for_metric(metric=how, bootstrap_iters=min(BOOTSTRAP, 100) if metric in _SLOW else BOOTSTRAP)
+        return None if stderr is None else float(stderr(values))
 
 
 def limits_of(task: Any, name: str) -> tuple[float, float]:

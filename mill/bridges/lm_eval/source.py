@@ -14,10 +14,10 @@ from typing import Any
 from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, RenderSettings, Sample, Task
 from mill.bridges.lm_eval import library
-from mill.bridges.lm_eval.index import Entries, IndexEntry, broken, listed, make_index, named_keys, stored_index, yaml_files
+from mill.bridges.lm_eval.index import Entries, IndexEntry, listed, make_index, stored_index
 from mill.bridges.lm_eval.library import compiled_once, one_line
 from mill.bridges.lm_eval.scoring import LmEvalGroup
-from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading, task_in_errors
+from mill.bridges.lm_eval.task import PREFIX, LmEvalTask, loading
 from mill.compat import replaced
 from mill.support.terminal import warn
 from mill.tasks.load import Documents, is_pattern
@@ -163,8 +163,7 @@ class LmEvalSource:
             return True
         problems: list[str] = []
         found = make_index(Path(path), problems)
-        broken_files = [problem for file in yaml_files(Path(path)) for problem in broken(file)]
-        for problem in dict.fromkeys([*problems, *broken_files]):
+        for problem in dict.fromkeys(problems):
             warn(f"a task file is left out: {problem}")
         if found:
             self._folders.append(path)
@@ -235,14 +234,8 @@ class LmEvalSource:
     def _load_plain(self, name: str) -> tuple[list[LmEvalTask], list[Benchmark]]:
         folders = self.folders_of(name)
         own = f" from {folders[0]}" if name in self._own and folders else ""
-        what = f"{PREFIX}{name}{own} cannot be loaded"
-        try:
-            with loading(what), task_in_errors():
-                found = library.load(name, folders)
-        except DataError:
-            if reason := self._broken_file(name, folders):
-                raise DataError(f"{what}: {reason}") from None
-            raise
+        with loading(f"{PREFIX}{name}{own} cannot be loaded"):
+            found = library.load(name, folders)
         if not found.tasks:
             raise DataError(f"{PREFIX}{name} has no tasks")
         tasks = [LmEvalTask(PREFIX + inner, task, found.random_state) for inner, task in found.tasks.items()]
@@ -256,16 +249,6 @@ class LmEvalSource:
             for inner, group in found.groups.items()
         ]
         return tasks, groups
-
-    def _broken_file(self, name: str, folders: Sequence[Path]) -> str:
-        """Why a file of this name, or of what is in it, does not parse: lm-eval leaves it out, and then lacks it."""
-        entry = self._entry(name)
-        wanted = {name, *(entry.members if entry is not None else ())}
-        for file in (file for folder in folders for file in yaml_files(folder)):
-            problems = broken(file)
-            if problems and wanted & set(map(str, named_keys(file).values())):
-                return problems[0]
-        return ""
 
     def listed(self, text: str) -> list[tuple[str, str]]:
         return [(PREFIX + name, kind) for name, kind in listed(self._entries(), text)]

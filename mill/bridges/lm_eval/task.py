@@ -18,8 +18,7 @@ from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval import library
 from mill.bridges.lm_eval.library import Splits, compiled_once, local_first, missing_part, one_line
 from mill.bridges.lm_eval.scoring import aggregated, filtered, hub_metrics, limits_of, metric_name, scored
-from mill.compat import replaced
-from mill.sandbox import chosen_sandbox
+from mill.sandbox.programs import chosen_sandbox
 from mill.tasks.hooks import attempt
 
 PREFIX = "lm-eval:"
@@ -59,8 +58,6 @@ class LmEvalTask(Task):
 
     def _check_config(self) -> None:
         """What lm-eval takes without a word, and then fails on when it scores, or reports nothing."""
-        if self.n_shots < 0 or self._repeats < 1:
-            raise DataError(f"{self.name} has num_fewshot {self.n_shots} and repeats {self.task.get_config('repeats')}")
         for key in ("metric_list", "filter_list"):
             if self.task.get_config(key) == []:
                 raise DataError(f"{self.name} has an empty {key}: nothing would be measured")
@@ -256,19 +253,6 @@ def loading(what: str) -> Iterator[None]:
     """lm-eval's code runs here with local data first, without its output, and with one line for every failure."""
     with one_line(what), library.quiet(), compiled_once(), local_first(), hub_metrics():
         yield
-
-
-def task_in_errors() -> AbstractContextManager[None]:
-    """Inside this context an error in a task's data starts with the task's name: a group loads many."""
-    from lm_eval.api.task import ConfigurableTask
-
-    original = ConfigurableTask.download
-
-    def download(task: Any, *given: Any, **options: Any) -> None:
-        with one_line(f"{PREFIX}{task.config.task}"):
-            original(task, *given, **options)
-
-    return replaced(ConfigurableTask, download=download)
 
 
 def _plain(doc: Any) -> Any:

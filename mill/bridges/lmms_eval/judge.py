@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from mill.api.errors import DataError
 from mill.api.judge import Judge
 from mill.api.message import IMAGE, Media
 from mill.api.request import GENERATE, Request, generation_options
@@ -196,27 +195,9 @@ def replaced_clients() -> Iterator[None]:
 
 
 def _create_provider(cls: type, api_type: str | None = None, config: Any = None) -> Any:
-    from lmms_eval.llm_judge.protocol import Response
+    """Its provider for OpenAI, which calls one of the clients above."""
     from lmms_eval.llm_judge.providers.openai import OpenAIProvider
 
-    class Provider(OpenAIProvider):  # type: ignore[misc]
-        is_mill_judge = True
-
-        def __init__(self) -> None:
-            super(OpenAIProvider, self).__init__(config)
-
-        def is_available(self) -> bool:
-            return True
-
-        def evaluate(self, request: Any) -> Any:
-            settings, messages = request.config or self.config, self.prepare_messages(request)
-            if request.images:
-                messages = self._add_images_to_messages(messages, request.images)
-            payload = {"messages": messages, "max_tokens": settings.max_tokens, "temperature": settings.temperature}
-            return Response(content=_complete(payload).strip(), model_used="judge")
-
-    return Provider()
-
-
-def refused(name: str, error: BaseException) -> DataError:
-    return DataError(f"{name} cannot be scored: {error}")
+    provider = OpenAIProvider(config)
+    provider.api_key = "none"  # it refuses to call without one
+    return provider

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import importlib.util
 import io
@@ -16,6 +15,7 @@ from mill.api.errors import DataError, MillError, install_command
 from mill.api.message import AUDIO, Media
 from mill.bridges.lm_eval.library import Loaded, local_first, one_line, random_numbers
 from mill.bridges.lm_eval.library import quiet as quiet_logging
+from mill.bridges.lm_eval.library import version as version_of
 from mill.compat import replaced
 from mill.models.media.decode import load_audio
 
@@ -40,7 +40,6 @@ def _decoded(feature: Any, value: Any, token_per_repo_id: Any = None) -> Any:
 
 
 PREFIX = "lmms-eval:"
-OLDEST = (0, 7)
 _INSTALL = f"{install_command('lmms-eval')} && pip install --no-deps lmms-eval==0.7.3"
 _NO_KEY = "none"  # some task files refuse to be imported without an OPENAI_API_KEY
 
@@ -53,23 +52,16 @@ def tasks_folder() -> Path:
     return Path(spec.origin).parent / "tasks"
 
 
-@functools.cache
 def version() -> str:
-    found = importlib.metadata.version("lmms_eval")
-    if tuple(int(part) for part in found.split(".")[:2] if part.isdigit()) < OLDEST:
-        raise MillError(f"lmms_eval {found} is installed: the oldest version that mill supports is 0.7")
-    return found
+    return version_of("lmms_eval", (0, 7))
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """No output of lmms-eval: it writes through loguru, beside what other packages write through logging."""
+    from loguru import logger
+
     with quiet_logging():
-        try:
-            from loguru import logger
-        except ModuleNotFoundError:
-            yield
-            return
         logger.disable("")
         try:
             yield

@@ -73,8 +73,8 @@ def _is_judge(used: Any, names: set[str]) -> bool:
     return owner.__module__.startswith(("lmms_eval.llm_judge", "openai")) or getattr(owner, "is_mill_judge", False) is True
 
 
-def scoring_functions(config: Mapping[str, Any]) -> list[Any]:
-    """The functions of a task that score one answer: its own scoring, its metrics and its filters."""
+def needs_judge(config: Mapping[str, Any]) -> bool:
+    """Whether a function that scores one answer may call a judge: the task's own scoring, its metrics and its filters."""
     metrics = [metric.get("metric") for metric in config.get("metric_list") or () if isinstance(metric, Mapping)]
     filters = [
         step.get("function")
@@ -83,12 +83,7 @@ def scoring_functions(config: Mapping[str, Any]) -> list[Any]:
         for step in pipeline.get("filter") or ()
         if isinstance(step, Mapping)
     ]
-    return [found for found in (config.get("process_results"), *metrics, *filters) if callable(found)]
-
-
-def aggregating_functions(config: Mapping[str, Any]) -> list[Any]:
-    metrics = config.get("metric_list") or ()
-    return [metric["aggregation"] for metric in metrics if callable(metric.get("aggregation"))]
+    return calls_judge(function for function in (config.get("process_results"), *metrics, *filters) if callable(function))
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -119,26 +114,21 @@ _FILE_ANSWERS = {
 }
 
 
-def reason(config: Mapping[str, Any]) -> str | None:
-    """Why a task cannot run; None where it can."""
-    if (why := _reason_of_type(config)) is not None:
-        return why
-    if _folder(config.get("process_results")) in _FILE_ANSWERS:
-        return "its answers are images or videos that a model generates"
-    if calls_judge(aggregating_functions(config)):
-        return "a judge or another web service is called while its scores are aggregated, after the last sample"
-    return None
-
-
-def _reason_of_type(config: Mapping[str, Any]) -> str | None:
+def _reason(config: Mapping[str, Any]) -> str:
+    """Why a task cannot run; empty where it can."""
     output_type = config.get("output_type") or "generate_until"
     if output_type not in _SUPPORTED:
         return _OUTPUT_TYPES.get(output_type, f"it is of the type {output_type}")
     if (config.get("generation_kwargs") or {}).get("visual_cot"):
         return _OUTPUT_TYPES["generate_visual_cot"]
-    if any(metric.get("metric") == "acc_mutual_info" for metric in config.get("metric_list") or ()):
+    metrics = config.get("metric_list") or ()
+    if any(metric.get("metric") == "acc_mutual_info" for metric in metrics):
         return "it scores choices by mutual information"
-    return None
+    if _folder(config.get("process_results")) in _FILE_ANSWERS:
+        return "its answers are images or videos that a model generates"
+    if calls_judge(metric["aggregation"] for metric in metrics if callable(metric.get("aggregation"))):
+        return "a judge or another web service is called while its scores are aggregated, after the last sample"
+    return ""
 
 
 def _folder(function: Any) -> str:
@@ -147,10 +137,5 @@ def _folder(function: Any) -> str:
 
 
 def refuse(name: str, config: Mapping[str, Any]) -> None:
-    why = reason(config)
-    if why is not None:
+    if why := _reason(config):
         raise DataError(f"{PREFIX}{name} cannot run in mill: {why}")
-
-
-def needs_judge(config: Mapping[str, Any]) -> bool:
-    return calls_judge(scoring_functions(config))

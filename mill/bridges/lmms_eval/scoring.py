@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
-from mill.bridges.lm_eval.scoring import BOOTSTRAP, split_metric
+from mill.bridges.lm_eval.scoring import split_metric, standard_error
 from mill.compat import replaced
 
 _OTHER_TASKS = ("lmms_eval.tasks.amber_g.utils", "lmms_eval.tasks.coco_cap_chair.utils")
-_SLOW = {"bleu", "chrf", "ter"}  # lmms-eval resamples these 100 times
 # What an aggregation gets that writes a file to submit: it writes to the folder `submissions`.
 _ARGUMENTS = SimpleNamespace(output_path=None, model="mill", model_args="", tasks="", process_with_media=False)
 
@@ -85,11 +83,8 @@ def aggregated(task: Any, name: str, values: Sequence[Any]) -> tuple[float, floa
     number = _number(value)
     if number is None:
         raise NoNumber(_shown(value))
-    if len(values) < 2:
-        return number, None
-    with bootstrap_stderr(metrics), _without_other_tasks():
-        stderr = metrics.stderr_for_metric(metric=how, bootstrap_iters=min(BOOTSTRAP, 100) if metric in _SLOW else BOOTSTRAP)
-        return number, None if stderr is None else _number(stderr(values))
+    with _without_other_tasks():
+        return number, standard_error(metrics, metric, how, values)
 
 
 @contextlib.contextmanager

@@ -9,12 +9,12 @@ import fnmatch
 import functools
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mill.api.errors import DataError, SpecError, UnknownName
+from mill.api.errors import DataError, UnknownName
 from mill.api.task import Benchmark, Task, TaskScores
 from mill.bridges.lm_eval.index import (
     GROUP,
@@ -31,7 +31,7 @@ from mill.bridges.lm_eval.index import (
 from mill.bridges.lm_eval.scoring import LmEvalGroup
 from mill.bridges.lmms_eval import library
 from mill.bridges.lmms_eval.library import PREFIX
-from mill.tasks.load import Documents, is_pattern
+from mill.tasks.load import Documents, TaskSource, is_pattern
 
 CLASS = "python_task"  # lmms-eval's word for a task with a class of its own
 
@@ -93,19 +93,13 @@ _FOR_MODELS = ("lmms_eval_specific_kwargs", "model_specific_generation_kwargs", 
 _NOT_MODELS = ("default", "dataset")
 
 
-class LmmsEvalSource:
+class LmmsEvalSource(TaskSource):
     def __init__(self) -> None:
         self._made: dict[str, tuple[list[Task], list[Benchmark]]] = {}
 
     @functools.cached_property
     def index(self) -> Entries:
         return stored_index("lmms-eval", library.tasks_folder(), library.version(), make_index)
-
-    def folders(self) -> Sequence[str]:
-        return ()
-
-    def add_folder(self, path: str) -> bool:
-        raise SpecError(f"--task_paths {path}: folders of YAML tasks are in the format of lm-eval, not of lmms-eval")
 
     def names(self, pattern: str) -> list[str]:
         known, (inner, at, model) = self.index, pattern.partition("@")

@@ -12,7 +12,7 @@ import math
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from mill.api.errors import DataError
@@ -24,7 +24,7 @@ from mill.api.task import Opaque, RenderSettings, Sample, Task, TaskType, Value
 from mill.bridges.lm_eval.library import FEWSHOT_SEED, Splits, one_line
 from mill.bridges.lm_eval.scoring import metric_name
 from mill.bridges.lmms_eval import library
-from mill.bridges.lmms_eval.judge import JUDGE, Refused, Unanswered, answers, refused
+from mill.bridges.lmms_eval.judge import JUDGE, Refused, Unanswered, answers
 from mill.bridges.lmms_eval.messages import Messages, decoding_options, deferred, from_lmms_eval, user_turn
 from mill.bridges.lmms_eval.scoring import NoNumber, aggregated, prepare_filters, scored
 from mill.support.terminal import describe, warn
@@ -41,18 +41,10 @@ def plain_rows(docs: Any) -> Iterator[dict[str, Any]]:
         yield from (_plain(row) for row in docs)
         return
     media = [name for name, feature in features.items() if _has_media(feature)]
-    others = [name for name in features if name not in media]
-    digests = _digests(docs.select_columns(media)) if media else ({} for _ in range(len(docs)))
-    rows = docs.select_columns(others) if others else ({} for _ in range(len(docs)))
-    for row, digest in zip(rows, digests, strict=True):
-        yield {name: value for name, value in (_plain(row) | digest).items() if value is not None or name in row}
-
-
-def _digests(docs: Any) -> Iterator[dict[str, str | None]]:
     for batch in docs.with_format("arrow").iter(batch_size=_BATCH):
-        columns = {name: batch.column(name) for name in batch.column_names}
-        for number in range(batch.num_rows):
-            yield {name: _digest(column[number].as_py()) for name, column in columns.items()}
+        for row in batch.to_pylist():
+            digests = {name: digest for name in media if (digest := _digest(row.pop(name))) is not None}
+            yield _plain(row) | digests
 
 
 def _digest(value: Any) -> str | None:
@@ -236,7 +228,7 @@ class LmmsEvalTask(Task):
         except Unanswered as call:
             return [call.request]
         except Refused as error:
-            raise refused(self.name, error) from error
+            raise DataError(f"{self.name} cannot be scored: {error}") from error
         return []
 
     def aggregate(self, metric: str, values: Sequence[Any]) -> tuple[float, float | None]:
@@ -266,17 +258,7 @@ class LmmsEvalTask(Task):
         return self.task.eval_docs_no_media[int(sample.id)]
 
     def _calls(self, problem: str) -> AbstractContextManager[None]:
-        return _unless_refused(f"{self.name}: {problem}")
-
-
-@contextmanager
-def _unless_refused(what: str) -> Iterator[None]:
-    try:
-        with library.running(what):
-            yield
-    except DataError as error:
-        text = str(error)
-        raise DataError(text if text.startswith(library.PREFIX) else f"{what}: {text}") from error
+        return library.running(f"{self.name}: {problem}")
 
 
 def _seed(number: int) -> None:

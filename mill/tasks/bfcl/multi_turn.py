@@ -11,12 +11,12 @@ from mill.api.errors import DataError
 from mill.api.message import Message
 from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
-from mill.api.task import MOST, RenderSettings, Sample, Task, TaskType, Value
+from mill.api.task import MOST, RenderSettings, Sample
 from mill.api.tools import MOST_CALLS, TIMED_OUT, Tool, ToolCall
 from mill.support.terminal import describe
 from mill.tasks.agent import tool_turns
 from mill.tasks.bfcl.checker import PYTHON, tools_of
-from mill.tasks.bfcl.questions import read_code, read_dialogs, spelled, turn_messages, with_system_prompt
+from mill.tasks.bfcl.questions import CallTask, read_code, read_dialogs, spelled, turn_messages, with_system_prompt
 from mill.tasks.bfcl.simulation import ApiCode, SimulationPool
 
 DIALOGS = [f"multi_turn_{name}" for name in ("base", "miss_func", "miss_param", "long_context")]
@@ -26,18 +26,15 @@ MORE_FUNCTIONS = "I have updated some more functions you can choose from. What a
 _NOT_EXECUTED = "not executed, because the arguments of another call are not a JSON object"
 
 
-class MultiTurnTask(Task):
-    """`acc` is 1 where each turn leaves the APIs in the expected state and has the expected results of calls."""
+class MultiTurnTask(CallTask):
+    """Each turn leaves the APIs in the expected state and has the expected results of calls."""
 
-    task_type = TaskType.GENERATIVE_QA
     kind = MULTI_ROUND
-    metrics = {"acc": "mean"}
     max_rounds = 200  # more than the turns of any dialog with all of their steps
     max_tool_output = MOST  # results are long in the category long_context
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.category_name = name.removeprefix("bfcl_")
         self.long_context = "long_context" in name
         self._verdicts: dict[Any, str] = {}
 
@@ -114,23 +111,13 @@ class MultiTurnTask(Task):
     def target(self, sample: Sample) -> Any:
         return sample.doc["ground_truth"]
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         """The calls of each turn, in their order."""
         turns = ([call for response in turn for call in response.tool_calls] for turn in _begun(responses))
         return "; ".join(f"[{', '.join(map(spelled, calls))}]" for calls in turns)
 
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        return {"acc": float(not self.wrong(sample, responses))}
-
-    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
-        reason = self.wrong(sample, responses)
-        return {"reason": reason} if reason else {}
-
     def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
-        """Why a dialog is wrong; empty where it is right. Each dialog is executed once."""
+        """Each dialog is executed once."""
         key = (sample.id, tuple(_fingerprint(response) for response in responses))
         if key not in self._verdicts:
             self._verdicts[key] = self._judged(sample, responses)

@@ -11,6 +11,7 @@ import lzma
 import os
 import posixpath
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,43 +36,23 @@ _IN_PACKAGE = "bfcl_eval/data"
 
 
 @dataclass
-class _Message:
-    role: str
-    content: str
-
-
-@dataclass
-class _Parameters:
-    properties: dict[str, dict[str, Any]]
-    required: list[str]
-
-
-@dataclass
 class _Function:
     name: str
     description: str
-    parameters: _Parameters
+    parameters: dict[str, Any]
 
 
 @dataclass
 class _Question:
     id: str
-    question: list[list[_Message]]
+    question: list[list[dict[str, str]]]
     function: list[_Function]
-
-
-@dataclass
-class _PossibleAnswer:
-    """For each expected call the function's name, and under it the possible values of each parameter."""
-
-    id: str
-    ground_truth: list[dict[str, dict[str, list[Any]]]]
 
 
 @dataclass
 class _Dialog:
     id: str
-    question: list[list[_Message]]
+    question: list[list[dict[str, str]]]
     initial_config: dict[str, dict[str, Any]]
     involved_classes: list[str]
     missed_function: dict[str, list[str]] = field(default_factory=dict)
@@ -79,11 +60,11 @@ class _Dialog:
 
 
 @dataclass
-class _ExpectedCalls:
-    """For each turn the expected calls, as source code."""
-
+class _Answer:
     id: str
-    ground_truth: list[list[str]]
+    ground_truth: list[Any]
+    """For each expected call the function's name with the possible values of each parameter; in a dialog, for each turn the
+    expected calls as source code."""
 
 
 def read_questions(category: str, *, with_answers: bool) -> list[Row]:
@@ -93,16 +74,16 @@ def read_questions(category: str, *, with_answers: bool) -> list[Row]:
     questions = _rows(text, source / name, _Question)
     if not with_answers:
         return questions
-    return _with_answers(questions, source, name, _PossibleAnswer)
+    return _with_answers(questions, source, name)
 
 
-def _with_answers(questions: list[Row], source: Path, name: str, kind: type) -> list[Row]:
+def _with_answers(questions: list[Row], source: Path, name: str) -> list[Row]:
     """The questions of a file, each with its answer as `ground_truth`."""
     file = source / "possible_answer" / name
     text = _text(source, f"possible_answer/{name}")
     if text is None:
         raise DataError(f"{file} is missing: it has the answers to {source / name}")
-    answers = {row["id"]: row["ground_truth"] for row in _rows(text, file, kind)}
+    answers = {row["id"]: row["ground_truth"] for row in _rows(text, file, _Answer)}
     if without := [row["id"] for row in questions if row["id"] not in answers]:
         raise DataError(f"{file} has no answer to {without[0]}")
     return [{**row, "ground_truth": answers[row["id"]]} for row in questions]
@@ -113,7 +94,7 @@ def read_dialogs(category: str) -> list[Row]:
     expected calls of each turn."""
     name = f"BFCL_v4_{category}.json"
     source, text = _find(name)
-    dialogs = _with_answers(_rows(text, source / name, _Dialog), source, name, _ExpectedCalls)
+    dialogs = _with_answers(_rows(text, source / name, _Dialog), source, name)
     documented = {stem: _function_docs(source, stem) for stem in MODULES.values()}
     for row in dialogs:
         where = f"{source / name}: {row['id']}"
@@ -209,8 +190,8 @@ NO_CALL, ANY_CALL = "no call", "any call"
 _DETECTION = {"irrelevance": NO_CALL, "live_irrelevance": NO_CALL, "live_relevance": ANY_CALL}
 
 
-class FunctionCallTask(Task):
-    """`acc` is 1 where the calls are the expected ones, in any order."""
+class CallTask(Task):
+    """`acc` is 1 where nothing is wrong with the calls."""
 
     task_type = TaskType.GENERATIVE_QA
     metrics = {"acc": "mean"}
@@ -218,6 +199,24 @@ class FunctionCallTask(Task):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.category_name = name.removeprefix("bfcl_")
+
+    @abstractmethod
+    def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
+        """Why responses are wrong; empty where they are right."""
+
+    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
+        return {"acc": float(not self.wrong(sample, responses))}
+
+    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
+        reason = self.wrong(sample, responses)
+        return {"reason": reason} if reason else {}
+
+
+class FunctionCallTask(CallTask):
+    """The calls are the expected ones, in any order."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
         self.language = _LANGUAGES.get(self.category_name, PYTHON)
         self.detection = _DETECTION.get(self.category_name)
 
@@ -239,23 +238,12 @@ class FunctionCallTask(Task):
     def target(self, sample: Sample) -> Any:
         return self.detection or sample.doc["ground_truth"]
 
-    def extracts(self, sample: Sample) -> bool:
-        return True
-
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
         """All calls in one spelling: their order and that of their arguments do not matter."""
         return f"[{', '.join(sorted(map(spelled, responses[0].tool_calls)))}]"
 
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        return {"acc": float(not self.wrong(sample, responses[0]))}
-
-    def details(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Any]:
-        reason = self.wrong(sample, responses[0])
-        return {"reason": reason} if reason else {}
-
-    def wrong(self, sample: Sample, response: Response) -> str:
-        """Why a response is wrong; empty where it is right."""
-        calls = response.tool_calls
+    def wrong(self, sample: Sample, responses: Sequence[Response]) -> str:
+        calls = responses[0].tool_calls
         if self.detection is None:
             return wrong_calls(calls, sample.doc["ground_truth"], sample.doc["function"], self.language)
         # As on the leaderboard, a response with a call that cannot be parsed makes none.

@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.bfcl_answers import perturbed_value
 from mill.api.response import Response
 from mill.api.task import Sample
 from mill.api.tools import OK, ToolCall, ToolResult
 from mill.tasks.bfcl.multi_turn import MOST_STEPS
 from mill.tasks.bfcl.simulation import expected_call
-from tests.bfcl_answers import perturbed_value
 
 Step = list[ToolCall]
 Dialog = list[list[Step]]
