@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 
-FEW_QUERIES = 64  # of a head, in decoding
 SCORES_AT_ONCE = 1 << 26  # attention scores in memory at a time where no fused kernel is used
 
 
@@ -80,21 +79,8 @@ def _cpu_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: flo
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     else:
         q = q.reshape(k.shape[0], group * tokens, size)
-    if not causal and group * tokens <= FEW_QUERIES:
-        return _few_queries(q, k, v, scale, heads, tokens)
     out, lse = cpu_flash_attention(q[None], k[None], v[None], scale=scale, causal=causal)
     return Partial(out[0].reshape(heads, tokens, size), lse[0].reshape(heads, tokens))
-
-
-def _few_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, heads: int, tokens: int) -> Partial:
-    """Two products: the flash kernel gives a thread one head at a time, which leaves threads idle where there are few."""
-    import torch
-
-    scores = torch.bmm(q * scale, k.transpose(1, 2))
-    largest = scores.amax(dim=2, keepdim=True)
-    total = scores.sub_(largest).exp_().sum(dim=2, keepdim=True)
-    out = torch.bmm(scores, v).div_(total)
-    return Partial(out.view(heads, tokens, -1), total.log_().add_(largest).view(heads, tokens))
 
 
 def _plain_attention(

@@ -78,14 +78,6 @@ class Slots:
                 cache[target : target + length] = cache[source : source + length]
 
 
-def _wide(rows: torch.Tensor) -> torch.Tensor:
-    """The same rows as fewer and larger numbers, where that is possible: torch copies one number at a time."""
-    import torch
-
-    widest, row = torch.complex128, rows.flatten(1)
-    return row.view(widest) if row.shape[1] * row.element_size() % widest.itemsize == 0 else row
-
-
 @dataclass
 class Prefill(Pack):
     """A pack that also fills slots: `rows` are (first token of a slot, the segments whose keys it gets, in order)."""
@@ -99,7 +91,7 @@ class Prefill(Pack):
         layer = self.slots.layer(self.calls, k, v)
         source, target = self._copied(k.device)
         for cache, new in zip(layer, (k, v), strict=True):
-            _wide(cache).index_copy_(0, target, _wide(new.transpose(0, 1)[source]))
+            cache.index_copy_(0, target, new.transpose(0, 1)[source])
         for start, segment in self._segments():
             if segment not in self.bounds:  # but in an earlier pack
                 self.slots.put(self.calls, start, [self.cache[segment][self.calls]])
@@ -307,22 +299,6 @@ class StepGraphs:
         graph, logits = self._graphs[size]
         graph.replay()
         return logits[:count]
-
-    def capture_ahead(self) -> None:
-        """Capture the graph of the current inputs, and those of fewer sequences, as long as the device computes what was
-        launched: later it would wait for them."""
-        import torch
-
-        launched = torch.cuda.Event()
-        launched.record()
-        sizes = {min(self.most, graph_size(count)) for count in range(1, self._size + 1)}
-        for size in sorted(sizes - self._graphs.keys(), reverse=True):
-            if launched.query():
-                return
-            try:
-                self._graphs[size] = self._capture(size)
-            except RuntimeError:  # the step that needs it tries again
-                return
 
     def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """All graphs use the same memory: the results of one are read before another one runs. The context manager of torch

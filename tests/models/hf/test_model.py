@@ -448,7 +448,7 @@ def test_weights_that_failed_to_load_meanwhile_are_an_error_of_loading(
     def fails(*given: Any, **named: Any) -> None:
         raise ModelError("cannot load the weights")
 
-    monkeypatch.setattr("mill.models.hf.checkpoint.load_weights", fails)
+    monkeypatch.setattr("mill.models.hf.checkpoint.Checkpoint.load", fails)
     model = hf(tiny_model)
     model.ready()
     model.startup.expect([])
