@@ -296,7 +296,7 @@ class ContinuousDecoder:
             max(lengths),
             None if self.copies else rooms[0],
             window=max(sequence.index for sequence in active) + 1,
-            shared=[(self.cache[segment], _indices(rows, device)) for segment, rows in users.items()],
+            shared=[(self.cache[segment], torch.tensor(rows, device=device)) for segment, rows in users.items()],
         )
         with attending(self.model, plan), small_products(self.model, len(active)):
             out = self.model(
@@ -335,14 +335,6 @@ def _to_host(tokens: torch.Tensor) -> Callable[[], list[int]]:
         return found
 
     return read
-
-
-def _indices(rows: list[int], device: Any) -> torch.Tensor | slice:
-    """Ascending indices, as a range where they are one: that needs no copy."""
-    import torch
-
-    first, last = rows[0], rows[-1]
-    return slice(first, last + 1) if last - first + 1 == len(rows) else torch.tensor(rows, device=device)
 
 
 def _packs(segments: list[Segment], most: int) -> list[list[Segment]]:

@@ -182,7 +182,7 @@ def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tens
     heads = [one.shape[1] for one in (q, k)]
     grid = (sum((tokens * count + ROWS - 1) // ROWS for count in heads),)
     strides = [stride for one in (q, k) for stride in one.stride()[1:3]]
-    kernels()["rotate"][grid](
+    kernels().rotate[grid](
         q, k, cos, sin, *outs, tokens, *heads, *strides, size // 2,
         STEP=math.gcd(*strides, MOST_AT_ONCE), ROWS=ROWS, HALF=_power(size // 2),
     )  # fmt: skip
@@ -212,7 +212,7 @@ def attend_slots(
     group = heads // groups
     rows = max(LEAST_OF_PRODUCT, _power(group))
     block, stages = _key_blocks(rows, size, q)
-    kernels()[SLOTS][(count, groups)](
+    kernels().attend_slots[(count, groups)](
         q, k, v, keys, values, starts, lengths, out, scale, groups, *k.stride()[:2], *v.stride()[:2], size,
         GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -230,7 +230,7 @@ def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table
     rows = _power(table.tokens * group)
     block, stages = _key_blocks(rows, size, q)
     out = torch.empty_like(q)
-    kernels()[TREE][(table.blocks.shape[0], groups)](
+    kernels().attend_tree[(table.blocks.shape[0], groups)](
         q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
         TOKENS=table.tokens, GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -243,7 +243,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
     out = torch.empty_like(gate)
     count = gate.numel()
-    kernels()["gate"][((count + COLUMNS - 1) // COLUMNS,)](gate, up, out, count, SIZE=COLUMNS)
+    kernels().gate[((count + COLUMNS - 1) // COLUMNS,)](gate, up, out, count, SIZE=COLUMNS)
     return out
 
 
@@ -272,14 +272,8 @@ def _power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-@functools.cache
-def kernels() -> dict[str, Any]:
-    """The compiled functions by name. Triton is imported here, as it is only on machines with CUDA."""
+def kernels() -> Any:
+    """The module of the kernels. It imports Triton, which is only on machines with CUDA."""
     from mill.models.prefix import triton_kernels
 
-    return {
-        "rotate": triton_kernels.rotate,
-        "gate": triton_kernels.gate,
-        SLOTS: triton_kernels.attend_slots,
-        TREE: triton_kernels.attend_tree,
-    }
+    return triton_kernels

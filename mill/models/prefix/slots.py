@@ -3,7 +3,7 @@ longer to launch than to compute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +17,10 @@ from mill.models.prefix.attention import (
     attending,
     has_cpu_kernel,
     merge,
-    merge_rows,
     partial_attention,
     supports_varlen,
 )
-from mill.models.prefix.trie import AttentionPlan, Segment, joined_ranges
+from mill.models.prefix.trie import AttentionPlan, Segment
 from mill.models.tokens.scores import on_device
 from mill.support.terminal import describe, warn
 
@@ -88,29 +87,9 @@ class Prefill(Pack):
     def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
         super().store(k, v)
         assert self.slots is not None
-        layer = self.slots.layer(self.calls, k, v)
-        source, target = self._copied(k.device)
-        for cache, new in zip(layer, (k, v), strict=True):
-            cache.index_copy_(0, target, new.transpose(0, 1)[source])
-        for start, segment in self._segments():
-            if segment not in self.bounds:  # but in an earlier pack
-                self.slots.put(self.calls, start, [self.cache[segment][self.calls]])
-
-    def _copied(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which tokens of the pack go to which rows of the slots, all of a layer in one copy."""
-        if "source" not in self.tensors:
-            moves = [(*self.bounds[one], start) for start, one in self._segments() if one in self.bounds]
-            source = joined_ranges([(first, last) for first, last, _ in moves])
-            target = joined_ranges([(start, start + last - first) for first, last, start in moves])
-            self.tensors |= {"source": on_device(source, device), "target": on_device(target, device)}
-        return self.tensors["source"], self.tensors["target"]
-
-    def _segments(self) -> Iterator[tuple[int, Segment]]:
-        """The segments of all rows, each with its first token in the slots."""
+        self.slots.layer(self.calls, k, v)
         for start, segments in self.rows:
-            for segment in segments:
-                yield start, segment
-                start += len(segment.tokens)
+            self.slots.put(self.calls, start, (self.key_values(segment, k, v) for segment in segments))
 
 
 @dataclass
@@ -118,8 +97,7 @@ class DecodingStep(AttentionPlan):
     """One token of each sequence. `starts` are the first tokens of their slots, `lengths` the tokens in each, the new one
     included. With `capacity` the slots follow each other and have so many tokens each.
 
-    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences, or their
-    range.
+    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences.
     """
 
     slots: Slots
@@ -128,7 +106,7 @@ class DecodingStep(AttentionPlan):
     longest: int
     capacity: int | None = None
     window: int = 0
-    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor | slice]] = ()
+    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor]] = ()
     calls: int = 0
     tensors: dict[str, Any] = field(default_factory=dict)
 
@@ -147,11 +125,7 @@ class DecodingStep(AttentionPlan):
             return self._flash(q, keys, values, scale)
         own = self._own(q, self._rows(keys, count), self._rows(values, count), scale, softcap)
         for segment, rows in self.shared:
-            seen = partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap)
-            if isinstance(rows, slice):
-                merge(own, seen, rows)
-            else:
-                merge_rows(own, seen, rows)
+            merge(own, partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap), rows)
         return own.out
 
     def _rows(self, cache: torch.Tensor, count: int) -> torch.Tensor:
