@@ -207,11 +207,6 @@ class TransformersModel(TokenModel):
         return Decoder(self.fast_path, self.tokens, self._eos_ids, self.startup.ahead, lambda: self.media_prefixes)
 
     @property
-    def prefix_sharing(self) -> bool:
-        """Whether shared prefixes are computed once."""
-        return not self.fast_path.disabled
-
-    @property
     def _unshared(self) -> str:
         """Why an argument forbids prefix sharing: with `fsdp` all ranks must compute the same passes."""
         return "exact=true" if self.exact else "fsdp=true" if self.lock_step else ""

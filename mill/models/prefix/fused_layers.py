@@ -18,6 +18,8 @@ from mill.models.prefix.paths import ROUNDED_ONCE, is_rounded_once, is_same_func
 if TYPE_CHECKING:
     import torch
 
+    from mill.models.prefix.paths import Function
+
 
 TOKENS, SCALES = 16, (0.01, 1.0, 100.0)  # on which norms are compared
 ANY_SIZE = 64  # of a head
@@ -74,7 +76,7 @@ def _find_norms(model: Any) -> list[Part]:
     norms = [module for module in model.modules() if _is_rms_norm(module)]
     if not norms or not _same_norm(norms[0]):
         return []
-    return [(norm, "forward", _Norm(norm)) for norm in norms if type(norm) is type(norms[0])]
+    return [(norm, "forward", _fused_norm(norm)) for norm in norms if type(norm) is type(norms[0])]
 
 
 def _is_rms_norm(module: Any) -> bool:
@@ -88,16 +90,12 @@ def _epsilon(norm: Any) -> float | None:
     return getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None)
 
 
-class _Norm:
-    """Called in place of a norm's forward: torch's own function."""
+def _fused_norm(norm: Any) -> Function:
+    """What is called in place of a norm's forward: torch's own function."""
+    import torch
 
-    def __init__(self, norm: Any) -> None:
-        self.weight, self.eps = norm.weight, _epsilon(norm)
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        return torch.nn.functional.rms_norm(hidden, (hidden.shape[-1],), self.weight, self.eps)
+    weight, eps = norm.weight, _epsilon(norm)
+    return lambda hidden: torch.nn.functional.rms_norm(hidden, (hidden.shape[-1],), weight, eps)
 
 
 def _same_norm(norm: Any) -> bool:
@@ -108,11 +106,11 @@ def _same_norm(norm: Any) -> bool:
     with torch.inference_mode():
         for scale in SCALES:
             hidden = scale * torch.randn(TOKENS, norm.weight.shape[0], device=norm.weight.device)
-            if not is_same_function(_Norm(single), single, hidden):
+            if not is_same_function(_fused_norm(single), single, hidden):
                 return False
             rounded = hidden.to(norm.weight.dtype)
             exact = single(rounded.float())
-            own, fused = ((one(rounded).float() - exact).norm() for one in (norm, _Norm(norm)))
+            own, fused = ((one(rounded).float() - exact).norm() for one in (norm, _fused_norm(norm)))
             if not fused <= ROUNDED_ONCE * own:
                 return False
     return True

@@ -101,7 +101,7 @@ def test_answers_of_a_model_whose_rows_mix_are_computed_again(unproved: None, tm
         requests = [Request(kind, f"{TEXT}{n}", options=generation_options(max_gen_toks=8)) for n in range(4)]
         texts, wanted_texts = ([one.text for one in model.generate_until(requests)] for model in (fast, plain))
         assert texts == wanted_texts
-    assert not fast.prefix_sharing
+    assert fast.fast_path.disabled
     (warning,) = fast.warnings()
     assert warning.startswith("the fast path was wrong: a row computed again by itself differs by ")
 
