@@ -35,6 +35,8 @@ from tests.models.hf.plain_multimodal import (
     VIDEOS,
     Zoo,
     asked,
+    assert_same_scores,
+    assert_same_texts,
     assert_scores,
     cases,
     frames,
@@ -118,10 +120,8 @@ def test_requests_with_different_numbers_of_images_go_together(zoo: Zoo, name: s
     one, two, three = IMAGES[:3]
     several = [(one, "yes ?"), (two, "or", three, "no ?"), (three, "it is"), (one, two, three, "what")]
     model = zoo.open(name, batch_size=4)
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
-    assert_scores(answers, [zoo.plain(name).score(parts, " a cat") for parts in several])
-    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in several])]
-    assert texts == [zoo.plain(name).answer(parts) for parts in several]
+    assert_same_scores(model, zoo.plain(name), several)
+    assert_same_texts(model, zoo.plain(name), several)
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_audio"])
@@ -129,10 +129,8 @@ def test_texts_alone_are_answered_beside_media_in_the_order_of_requests(zoo: Zoo
     with_media = cases(name)
     several: list[Any] = [("yes or no ?",), with_media[0], ("the quick brown fox jumps",), with_media[1], ("it is",)]
     model, plain = zoo.open(name, batch_size=4), zoo.plain(name)
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in several])
-    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in several])]
-    assert texts == [plain.answer(parts) for parts in several]
+    assert_same_scores(model, plain, several)
+    assert_same_texts(model, plain, several)
 
 
 @pytest.mark.parametrize(("name", "as_parts"), [("llava", False), ("qwen2_vl", True)])
@@ -250,8 +248,7 @@ def test_a_chat_template_in_the_processors_file_serves_texts_and_media(zoo: Zoo,
     model, plain = opened(folder), zoo.plain("llava")
     assert model.has_chat_template()
     several: list[Any] = [cases("llava")[0], ("yes or no ?",)]
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in several])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in several])
+    assert_same_scores(model, plain, several)
 
 
 @pytest.mark.parametrize("value", ["true", "false"])
@@ -277,8 +274,7 @@ def test_videos_of_frames_equal_plain_transformers(zoo: Zoo, name: str) -> None:
     pairs = [(parts, continuation) for parts in watched for continuation in CONTINUATIONS[1:3]]
     answers = model.loglikelihood([scored(*pair) for pair in pairs])
     assert_scores(answers, [plain.score(*pair) for pair in pairs])
-    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
-    assert texts == [plain.answer(parts) for parts in watched]
+    assert_same_texts(model, plain, watched)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +298,7 @@ def test_scores_and_answers_to_video_files_equal_those_of_transformers_on_the_fi
     model, plain = zoo.open(name, batch_size=2), zoo.plain(name)
     expected = [plain.score(parts, " a cat") for parts in watched]
     assert_scores(model.loglikelihood([scored(parts, " a cat") for parts in watched]), expected)
-    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in watched])]
-    assert texts == [plain.answer(parts) for parts in watched]
+    assert_same_texts(model, plain, watched)
     assert abs(expected[0][0] - expected[1][0]) > 0.1
     if name == "qwen2_5_vl":
         seconds = [plain.inputs(plain.text(*parts), parts)["second_per_grid_ts"].item() for parts in watched]

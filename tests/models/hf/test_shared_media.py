@@ -21,6 +21,8 @@ from tests.models.hf.plain_multimodal import (
     VIDEOS,
     Zoo,
     asked,
+    assert_same_scores,
+    assert_same_texts,
     assert_scores,
     opened,
     scored,
@@ -111,8 +113,7 @@ def test_examples_with_pictures_are_shared_by_questions_with_their_own(zoo: Zoo,
     examples = ("A :", IMAGES[0], "a cat", IMAGES[1], "a dog or a ship")
     contexts = [(*examples, image, QUESTIONS[0]) for image in IMAGES]
     model, plain = fresh(zoo, name), zoo.plain(name)
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
+    assert_same_scores(model, plain, contexts)
     lengths = [len(plain.ids(plain.text(*parts) + " a cat", parts)) for parts in contexts]
     in_common = len(plain.ids(plain.text(*examples), examples)) // 2  # at least
     assert computed(model, [scored(parts, " a cat") for parts in contexts]) < sum(lengths) - 3 * in_common
@@ -146,29 +147,24 @@ def test_other_ways_of_decoding_equal_those_without_sharing(zoo: Zoo, name: str,
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
 def test_videos_and_pictures_of_one_request_are_told_apart(zoo: Zoo, name: str) -> None:
     contexts = [(IMAGES[0], VIDEOS[0], question) for question in QUESTIONS] + [(VIDEOS[1], "yes ?"), (VIDEOS[1], "or no ?")]
-    requests, expected = ([make(parts, " a cat") for parts in contexts] for make in (scored, zoo.plain(name).score))
-    for model in (fresh(zoo, name), fresh(zoo, name, exact="true", batch_size=4)):
-        assert_scores(model.loglikelihood(requests), expected)
     model = fresh(zoo, name)
-    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in contexts])]
-    assert texts == [zoo.plain(name).answer(parts) for parts in contexts]
-    assert paths_of(model) == {"decoding": "continuous: 6 requests"}
+    for either in (model, fresh(zoo, name, exact="true", batch_size=4)):
+        assert_same_scores(either, zoo.plain(name), contexts)
+    assert_same_texts(model, zoo.plain(name), contexts)
+    assert paths_of(model) == {"scoring": "packed: 6 requests", "decoding": "continuous: 6 requests"}
 
 
 def test_as_many_pictures_are_kept_as_memory_allows(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_prefixes, "MOST_BYTES", 1)
     contexts = [(image, question) for image in IMAGES for question in QUESTIONS]
-    answers = fresh(zoo, "llava").loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
+    assert_same_scores(fresh(zoo, "llava"), zoo.plain("llava"), contexts)
 
 
 def test_a_model_whose_pictures_see_ahead_computes_each_row_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     contexts = [(IMAGES[0], question) for question in QUESTIONS]
     model, plain = fresh(zoo, "gemma3"), zoo.plain("gemma3")
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
-    texts = model.generate_until([asked(parts) for parts in contexts])
-    assert [one.text for one in texts] == [plain.answer(parts) for parts in contexts]
+    assert_same_scores(model, plain, contexts)
+    assert_same_texts(model, plain, contexts)
     reason = "its language model takes a mask"
     assert paths_of(model) == {
         "scoring": f"padded ({reason}): 4 requests",
@@ -200,8 +196,7 @@ def test_a_model_that_is_not_understood_computes_each_row_by_itself(
     monkeypatch.setattr(PrefixEncoder, "_capture", wrong)
     contexts = [(IMAGES[0], question) for question in QUESTIONS]
     model = fresh(zoo, "llava")
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
+    assert_same_scores(model, zoo.plain("llava"), contexts)
     assert model.execution_paths()["scoring"].startswith("padded (")
 
 
@@ -219,6 +214,5 @@ def test_memory_that_runs_out_while_encoding_leaves_the_requests_to_the_other_pa
     monkeypatch.setattr(PrefixEncoder, "_capture", failing)
     contexts = [(image, question) for image in IMAGES[:3] for question in QUESTIONS]
     model = fresh(zoo, "llava")
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
+    assert_same_scores(model, zoo.plain("llava"), contexts)
     assert paths_of(model) == {"scoring": "padded (out of memory): 4 requests; packed: 8 requests"}
