@@ -282,17 +282,13 @@ class StopStrings:
         self.detectors = [
             StopDetector(tokenizer, stops, tags_of(prompt.request), opened=prompt.opened) for prompt in prompts
         ]
-        self.done: torch.Tensor | None = None
         self.lengths: list[int | None] = [None] * len(prompts)
         """How many tokens each row had when it was ended; padding follows while others continue."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         import torch
 
-        if self.done is None:
-            self.done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        generated = input_ids[:, self.prompt_length :].tolist()
-        for row, done in enumerate(self.done.tolist()):
-            if not done and self.detectors[row].found(generated[row]):
-                self.done[row], self.lengths[row] = True, len(generated[row])
-        return self.done
+        for row, generated in enumerate(input_ids[:, self.prompt_length :].tolist()):
+            if self.lengths[row] is None and self.detectors[row].found(generated):
+                self.lengths[row] = len(generated)
+        return torch.tensor([length is not None for length in self.lengths], device=input_ids.device)
