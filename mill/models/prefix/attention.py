@@ -198,12 +198,14 @@ _active = threading.local()
 
 @contextmanager
 def attending(model: Any, plan: AttentionPlan, *, fused: bool = True) -> Iterator[None]:
-    """Inside this context the model computes its attention by the plan; with `fused`, its other layers by fewer kernels."""
+    """Inside this context the model computes its attention by the plan; on CUDA with `fused`, its other layers by fewer
+    kernels."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, tree_attention)
     before = model.config._attn_implementation
-    with fused_layers(model) if fused else nullcontext():  # which may try parts with the model's own attention
+    # Before the attention is replaced: parts may be tried with the model's own.
+    with fused_layers(model) if fused and model.device.type == "cuda" else nullcontext():
         model.set_attn_implementation(NAME)
         _active.plan = plan
         plan.calls = 0

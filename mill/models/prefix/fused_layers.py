@@ -32,7 +32,7 @@ Part = tuple[Any, str, Any]
 
 @contextmanager
 def fused_layers(model: Any) -> Iterator[None]:
-    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
+    """Inside this context norms, rotations and gated MLPs of a model on CUDA are one kernel each, where they can be."""
     with _replaced(model, "_mill_fused", lambda: [*_find_norms(model), *_find_layers(model)]):
         yield
 
@@ -80,10 +80,9 @@ def _find_norms(model: Any) -> list[Part]:
 
 
 def _is_rms_norm(module: Any) -> bool:
-    """Whether this is an RMS norm on CUDA; some architectures have norms without weights."""
-    weight = getattr(module, "weight", None)
+    """Whether this is an RMS norm; some architectures have norms without weights."""
     named = type(module).__name__.endswith("RMSNorm") and bool(_epsilon(module))
-    return named and weight is not None and bool(weight.is_cuda)
+    return named and getattr(module, "weight", None) is not None
 
 
 def _epsilon(norm: Any) -> float | None:
@@ -121,7 +120,7 @@ def _same_norm(norm: Any) -> bool:
 
 def _find_layers(model: Any) -> list[Part]:
     first = next(model.parameters(), None)
-    if first is None or not first.is_cuda or first.element_size() != 2 or not fused_kernels.available():
+    if first is None or first.element_size() != 2 or not fused_kernels.available():
         return []
     found: list[Part] = []
     classes: dict[type, bool] = {}
