@@ -53,7 +53,7 @@ def main() -> None:
         config = RunConfig(output_dir=Path(folder), samples=SampleChoice(limit=options.limit))
         warm = plan(spec, select(names), config)  # imports, and the tokenizer's first use
         warm.model.load()
-        assert warm.model.prefix_sharing  # type: ignore[attr-defined]
+        assert not warm.model.fast_path.disabled  # type: ignore[attr-defined]
         watch = Stopwatch(warm.model.model)  # type: ignore[attr-defined]
         started = time.perf_counter()
         run = plan(spec, select(names), config)

@@ -25,12 +25,6 @@ LLAVA_TEMPLATE = (
     "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}{{ content['text'] + ' ' }}{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
 )
-LLAVA_PROCESSOR: dict[str, Any] = {
-    "patch_size": 8,
-    "vision_feature_select_strategy": "default",
-    "num_additional_image_tokens": 1,
-    "chat_template": LLAVA_TEMPLATE,
-}
 IDEFICS3_TEMPLATE = (
     "<s>{% for message in messages %}{{ message['role'].capitalize() }}"
     "{% if message['content'][0]['type'] == 'image' %}{{ ':' }}{% else %}{{ ': ' }}{% endif %}"
@@ -65,95 +59,20 @@ def make_llava(folder: Path, **language: Any) -> Path:
 
     tokenizer = make_tokenizer(["<image>"], bos=True)
     image_processor = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
-    processor = LlavaProcessor(image_processor, tokenizer, **LLAVA_PROCESSOR)
+    processor = LlavaProcessor(
+        image_processor,
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=LLAVA_TEMPLATE,
+    )
     tower = CLIPVisionConfig(**_tower(), image_size=32, patch_size=8, projection_dim=16)
     config = LlavaConfig(
         vision_config=tower,
         text_config=_llama(tokenizer, **language),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
-    )
-    return _save(folder, LlavaForConditionalGeneration, config, processor)
-
-
-def make_llava_next(folder: Path) -> Path:
-    """Images of any shape as tiles of 32 pixels beside the whole, without padding."""
-    from transformers import (
-        CLIPVisionConfig,
-        LlavaNextConfig,
-        LlavaNextForConditionalGeneration,
-        LlavaNextImageProcessor,
-        LlavaNextProcessor,
-    )
-
-    tokenizer, grids = make_tokenizer(["<image>"], bos=True), [[32, 64], [64, 32], [64, 64]]
-    image_processor = LlavaNextImageProcessor(
-        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, image_grid_pinpoints=grids
-    )
-    processor = LlavaNextProcessor(image_processor, tokenizer, **LLAVA_PROCESSOR)
-    config = LlavaNextConfig(
-        vision_config=CLIPVisionConfig(**_tower(), image_size=32, patch_size=8, projection_dim=16),
-        text_config=_llama(tokenizer),
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        image_grid_pinpoints=grids,
-        vision_feature_layer=-1,
-    )
-    return _save(folder, LlavaNextForConditionalGeneration, config, processor)
-
-
-def make_llava_onevision(folder: Path) -> Path:
-    from transformers import (
-        LlavaOnevisionConfig,
-        LlavaOnevisionForConditionalGeneration,
-        LlavaOnevisionImageProcessor,
-        LlavaOnevisionProcessor,
-        LlavaOnevisionVideoProcessor,
-        Qwen2Config,
-        SiglipVisionConfig,
-    )
-
-    tokenizer, grids = make_tokenizer(["<image>", "<video>"], bos=False), [[32, 64], [64, 32], [64, 64]]
-    size = {"height": 32, "width": 32}
-    processor = LlavaOnevisionProcessor(
-        LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=grids),
-        tokenizer,
-        LlavaOnevisionVideoProcessor(size=size),
-        num_image_tokens=16,
-        vision_feature_select_strategy="full",
-        chat_template=LLAVA_TEMPLATE,
-    )
-    config = LlavaOnevisionConfig(
-        vision_config=SiglipVisionConfig(**_tower(), image_size=32, patch_size=8, vision_use_head=False),
-        text_config=Qwen2Config(**_language(tokenizer)),
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
-        image_grid_pinpoints=grids,
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-    )
-    return _save(folder, LlavaOnevisionForConditionalGeneration, config, processor)
-
-
-def make_pixtral(folder: Path) -> Path:
-    """Images of any shape in patches of 8 pixels, a token for each, and one at the end of each row."""
-    from transformers import (
-        LlavaConfig,
-        LlavaForConditionalGeneration,
-        PixtralImageProcessor,
-        PixtralProcessor,
-        PixtralVisionConfig,
-    )
-
-    tokenizer = make_tokenizer(["[IMG]", "[IMG_BREAK]", "[IMG_END]"], bos=True)
-    image_processor = PixtralImageProcessor(size={"longest_edge": 48}, patch_size={"height": 8, "width": 8})
-    template = LLAVA_TEMPLATE.replace("<image>\n", "[IMG]")
-    processor = PixtralProcessor(image_processor, tokenizer, patch_size=8, chat_template=template)
-    config = LlavaConfig(
-        vision_config=PixtralVisionConfig(**_tower(), image_size=64, patch_size=8),
-        text_config=_llama(tokenizer),
-        image_token_index=tokenizer.convert_tokens_to_ids("[IMG]"),
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
     )
     return _save(folder, LlavaForConditionalGeneration, config, processor)
 
@@ -249,12 +168,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "qwen3_vl": make_qwen3_vl,
     "qwen2_audio": make_qwen2_audio,
 }
-MORE_MAKERS: dict[str, Callable[[Path], Path]] = {
-    "llava_next": make_llava_next,
-    "llava_onevision": make_llava_onevision,
-    "pixtral": make_pixtral,
-    "gemma3": make_gemma3,
-}
+MORE_MAKERS: dict[str, Callable[[Path], Path]] = {"gemma3": make_gemma3}
 
 
 def make_tokenizer(specials: Sequence[str], *, bos: bool) -> Any:

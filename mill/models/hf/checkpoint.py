@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +58,6 @@ class Checkpoint(ModelFiles):
             raise UnknownName("dtype of hf", dtype, DTYPES, hint=f"it takes auto, {', '.join(DTYPES)}")
         self._requested_dtype, self.device_map, self.attn_implementation = dtype, device_map, attn_implementation
         self._sharded = sharded
-        self._mapped: MappedFiles | None = None
 
     @cached_property
     def dtype(self) -> str:
@@ -112,44 +110,34 @@ class Checkpoint(ModelFiles):
 
     def load(self) -> Any:
         """The network in evaluation mode on its device, or by `device_map` on several."""
-        if self.device in (None, "cpu"):
-            self._mapped = MappedFiles.of(self.source.weights)
-        return load_weights(
-            self.source,
-            self.config,
-            multimodal=self.multimodal,
-            dtype=self.dtype,
-            device=self.device,
-            device_map=self.device_map,
-            attn_implementation=self.attn_implementation,
-            trust_remote_code=self.trust_remote_code,
-        )
+        import torch
 
-    def refuse_overwritten(self) -> None:
-        """On a CPU weights are read from their files while the model computes."""
-        if self._mapped is not None and (file := self._mapped.overwritten()) is not None:
-            again = "run the command again when it is complete"
-            raise ModelError(f"{file} was overwritten while the model computed from it: {again}")
+        device = self.device
+        if self.dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
+            warn("this CPU emulates bfloat16 arithmetic, which is slow: dtype=float32 is several times faster")
+        arguments: dict[str, Any] = {"dtype": getattr(torch, self.dtype), "trust_remote_code": self.trust_remote_code}
+        if self.attn_implementation:
+            arguments["attn_implementation"] = self.attn_implementation
+        if device is None:
+            arguments["device_map"] = self.device_map
+        try:
+            arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which _check_tensors refuses
+            model, info = load(_auto_class(self.config, self.multimodal), self.source, "weights", **arguments)
+        finally:
+            clear_gguf_cache()
+        _check_tensors(self.source, info)
+        if device is not None:
+            model = to_cuda(model, device) if device.startswith("cuda") else model.to(device)
+        if not self._sharded:
+            _copy_from_files(model)
+        return model.eval()
 
 
-@dataclass(frozen=True)
-class MappedFiles:
-    """The files, and their attributes before the model was loaded."""
-
-    states: dict[Path, os.stat_result]
-
-    @classmethod
-    def of(cls, files: Sequence[Path]) -> MappedFiles:
-        return cls({file: file.stat() for file in files})
-
-    def overwritten(self) -> Path | None:
-        """One that was written to since then. A file that was replaced by another one stays as it was for the model."""
-        for file, before in self.states.items():
-            with contextlib.suppress(OSError):
-                now = file.stat()
-                if os.path.samestat(now, before) and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                    return file
-        return None
+def _copy_from_files(model: Any) -> None:
+    """Weights on a CPU are mapped from their files, and would change with a file that is overwritten."""
+    for weight in chain(model.parameters(), model.buffers()):
+        if weight.device.type == "cpu":
+            weight.data = weight.data.clone()
 
 
 def import_transformers() -> None:
@@ -157,38 +145,6 @@ def import_transformers() -> None:
     not complete."""
     for name in IMPORTED:
         importlib.import_module(f"transformers.{name}")
-
-
-def load_weights(
-    source: Source,
-    config: Any,
-    *,
-    multimodal: bool,
-    dtype: str,
-    device: str | None,
-    device_map: str,
-    attn_implementation: str | None,
-    trust_remote_code: bool,
-) -> Any:
-    """The model in evaluation mode on its device, or by `device_map` on several."""
-    import torch
-
-    if dtype == "bfloat16" and device == "cpu" and not cpu_has_bfloat16():
-        warn("this CPU has no bfloat16 arithmetic, so bfloat16 is emulated and slow: dtype=float32 is several times faster")
-    arguments: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": trust_remote_code}
-    if attn_implementation:
-        arguments["attn_implementation"] = attn_implementation
-    if device is None:
-        arguments["device_map"] = device_map
-    try:
-        arguments |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # which _check_tensors refuses
-        model, info = load(_auto_class(config, multimodal), source, "weights", **arguments)
-    finally:
-        clear_gguf_cache()
-    _check_tensors(source, info)
-    if device is not None:
-        model = to_cuda(model, device) if device.startswith("cuda") else model.to(device)
-    return model.eval()
 
 
 def parameter_bytes(config: Any, *, multimodal: bool, dtype: str) -> int | None:

@@ -22,7 +22,7 @@ from mill.models.prefix.continuous import ActiveSequence, ContinuousDecoder
 from mill.models.prefix.fast_path import FastPath, Waiting
 from mill.models.prefix.sampling import NOT_NUMBERS, sampling_steps
 from mill.models.prefix.scoring import OUT_OF_MEMORY, NotShared, forward_rows, shortest_window, too_long
-from mill.models.tokens.generated import TokenLogprobs, decoded_response
+from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
 from mill.models.tokens.reasoning import StopDetector, opens_reasoning, split_stops
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt, Tokens
@@ -59,7 +59,6 @@ class Decoder:
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(DECODING):
                 answers = generate(self.model, self._tokens, [unit.data for unit in batch], self.eos_ids)
-            self.fast.guard()
             context.tokens.prompts += sum(len(unit.data.ids) - 1 for unit in batch)
             return [[answer] for answer in answers]
 
@@ -92,7 +91,6 @@ class Decoder:
         def answer(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             with phase(DECODING):
                 answers = self._plain_media(media.inputs, rows, decoded)
-            self.fast.guard()
             context.tokens.prompts += sum((response.prompt_tokens or 1) - 1 for response in answers)
             return [[response] for response in answers]
 
@@ -226,9 +224,8 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
         eos_token_id=end_ids or None,
         pad_token_id=end_ids[0] if end_ids else 0,
     )
-    recorder = LogprobRecorder(options["logprobs"]) if "logprobs" in options else None
-    checked = NumberCheck(len(prompts))
-    steps = [checked, *([recorder] if recorder else []), *sampling_steps(options, prompts)]
+    recorder = StepRecorder(len(prompts), options.get("logprobs"))
+    steps = [recorder, *sampling_steps(options, prompts)]
     stopping = StopStrings(tokenizer, stops, prompts, prompt_length)
     with torch.inference_mode():
         out = model.generate(
@@ -239,60 +236,42 @@ def decode(model: Any, tokenizer: Any, inputs: Any, prompts: Sequence[Prompt], e
             synced_gpus=False,  # ranks in lock-step are synchronized before every pass
         )
     answers = [ids[: stopping.lengths[row]] for row, ids in enumerate(out[:, prompt_length:].tolist())]
-    logprobs = recorder.finish(out[:, -1]) if recorder else [None] * len(prompts)
-    broken = checked.broken()
+    recorder.record(out[:, -1])
+    results = zip(prompts, answers, recorder.logprobs, recorder.broken(), strict=True)
     return [
-        Response(error=NOT_NUMBERS) if failed else decoded_response(tokenizer, prompt, ids, end_ids, stops, of_answer)
-        for prompt, ids, of_answer, failed in zip(prompts, answers, logprobs, broken, strict=True)
+        Response(error=NOT_NUMBERS)
+        if broken
+        else decoded_response(tokenizer, prompt, ids, end_ids, stops, None if recorder.count is None else logprobs)
+        for prompt, ids, logprobs, broken in results
     ]
 
 
-class NumberCheck:
-    """A logits processor that changes nothing and finds the rows with NaN or infinite scores: those are no answers."""
+class StepRecorder:
+    """A logits processor that changes nothing. It finds rows with NaN or infinite scores, which are no answers, and records
+    the log-probabilities before penalties and sampling, with the `count` highest of each position, if that is set."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows = rows
-        self._found: torch.Tensor | None = None
+    def __init__(self, rows: int, count: int | None) -> None:
+        self.count = count
+        self.logprobs: list[list[TokenLogprobs]] = [[] for _ in range(rows)]
+        self._broken: torch.Tensor | None = None
+        self._distributions: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        found = ~scores.amax(dim=-1).isfinite()  # NaN is the largest, if there is one
-        self._found = found if self._found is None else self._found | found
+        self.record(input_ids[:, -1])
+        broken = ~scores.amax(dim=-1).isfinite()  # NaN is the largest, if there is one
+        self._broken = broken if self._broken is None else self._broken | broken
+        if self.count is not None:
+            self._distributions = scores.float().log_softmax(dim=-1)
         return scores
+
+    def record(self, tokens: torch.Tensor) -> None:
+        """The tokens that were chosen by the last scores, which are known one step later."""
+        if self._distributions is not None and self.count is not None:
+            for row, distribution, token in zip(self.logprobs, self._distributions, tokens.tolist(), strict=True):
+                row.append(token_logprobs(distribution, token, self.count))
 
     def broken(self) -> list[bool]:
-        found: list[bool] = [False] * self._rows if self._found is None else self._found.tolist()
-        return found
-
-
-class LogprobRecorder:
-    """A logits processor that changes nothing and records the log-probabilities before penalties and sampling.
-
-    A token is known one step after its distribution, so `finish` takes the last token.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._steps: list[list[TokenLogprobs]] = []
-        self._last: torch.Tensor | None = None
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if self._last is not None:
-            self._record(self._last, input_ids[:, -1])
-        self._last = scores.float().log_softmax(dim=-1)
-        return scores
-
-    def finish(self, last: torch.Tensor) -> list[list[TokenLogprobs]]:
-        """For each row the log-probabilities of its tokens."""
-        if self._last is not None:
-            self._record(self._last, last)
-        return [list(row) for row in zip(*self._steps, strict=True)]
-
-    def _record(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> None:
-        chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-        best = logprobs.topk(min(self.count, logprobs.shape[1]))
-        rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        tops = [tuple(zip(ids, values, strict=True)) for ids, values in rows]
-        self._steps.append(list(zip(chosen, tops, strict=True)))
+        return [False] * len(self.logprobs) if self._broken is None else self._broken.tolist()
 
 
 class StopStrings:
@@ -303,17 +282,13 @@ class StopStrings:
         self.detectors = [
             StopDetector(tokenizer, stops, tags_of(prompt.request), opened=prompt.opened) for prompt in prompts
         ]
-        self.done: torch.Tensor | None = None
         self.lengths: list[int | None] = [None] * len(prompts)
         """How many tokens each row had when it was ended; padding follows while others continue."""
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         import torch
 
-        if self.done is None:
-            self.done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        generated = input_ids[:, self.prompt_length :].tolist()
-        for row, done in enumerate(self.done.tolist()):
-            if not done and self.detectors[row].found(generated[row]):
-                self.done[row], self.lengths[row] = True, len(generated[row])
-        return self.done
+        for row, generated in enumerate(input_ids[:, self.prompt_length :].tolist()):
+            if self.lengths[row] is None and self.detectors[row].found(generated):
+                self.lengths[row] = len(generated)
+        return torch.tensor([length is not None for length in self.lengths], device=input_ids.device)

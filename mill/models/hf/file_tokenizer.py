@@ -13,12 +13,14 @@ from mill.models.tokens.tokenizer import Tokens
 from mill.support.validate import read_file
 
 _UNCHANGED = {"TokenizersBackend", "PreTrainedTokenizerFast"}
-_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-_LISTED = ("extra_special_tokens", "additional_special_tokens")
+_TOKENS = (
+    *("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),
+    *("extra_special_tokens", "additional_special_tokens", "added_tokens_decoder"),
+)
 _HARMLESS = {
     *("tokenizer_class", "backend", "is_local", "local_files_only", "model_max_length", "name_or_path", "chat_template"),
-    *("padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces", "added_tokens_decoder"),
-    *("special_tokens_map_file", "response_schema", *_NAMED, *_LISTED),
+    *("padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces"),
+    *("special_tokens_map_file", "response_schema", *_TOKENS),
 }
 """Settings that change no ids, or whose tokens are looked up in the file."""
 
@@ -29,27 +31,13 @@ class FileTokenizer:
     chat_template = None
 
     def __init__(self, tokenizer: Any, *, bos: str | None, eos: str | None) -> None:
-        self._tokenizer = tokenizer
+        self.backend_tokenizer, self.get_vocab = tokenizer, tokenizer.get_vocab
+        self.added_tokens_decoder = tokenizer.get_added_tokens_decoder()
         self.bos_token_id, self.eos_token_id = (None if one is None else tokenizer.token_to_id(one) for one in (bos, eos))
 
-    def __call__(self, texts: str | list[str], add_special_tokens: bool = True) -> dict[str, Any]:
-        if isinstance(texts, str):
-            return {"input_ids": self._tokenizer.encode(texts, add_special_tokens=add_special_tokens).ids}
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
-        return {"input_ids": [one.ids for one in encoded]}
-
-    def get_vocab(self) -> dict[str, int]:
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
-        return vocabulary
-
-    @property
-    def backend_tokenizer(self) -> Any:
-        return self._tokenizer
-
-    @property
-    def added_tokens_decoder(self) -> dict[int, Any]:
-        added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
-        return added
+    def __call__(self, texts: list[str], add_special_tokens: bool = True) -> dict[str, Any]:
+        encoded = self.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        return {"input_ids": [text.ids for text in encoded]}
 
 
 def read_tokens(folder: Path, *, most: int, add_bos: bool | None) -> Tokens | None:
@@ -77,26 +65,22 @@ def _read(folder: Path, settings: dict[str, Any], config: dict[str, Any], most: 
     tokenizer.no_padding()
     special = folder / "special_tokens_map.json"
     mapped = read_file(special, dict[str, Any], ModelError) if special.exists() else {}
-    if any(tokenizer.token_to_id(token) is None for token in [*_tokens(settings), *_tokens(mapped)]):
+    named = [token for source in (settings, mapped) for name in _TOKENS for token in _contents(source.get(name))]
+    if any(tokenizer.token_to_id(token) is None for token in named):
         return None  # which transformers would add
+    bos, eos = (next(iter(_contents(settings.get(name))), None) for name in ("bos_token", "eos_token"))
     return Tokens(
-        FileTokenizer(tokenizer, bos=_content(settings.get("bos_token")), eos=_content(settings.get("eos_token"))),
+        FileTokenizer(tokenizer, bos=bos, eos=eos),
         window=min(most, positions),
         add_bos=add_bos,
         model_type=str(text_config.get("model_type", "")),
     )
 
 
-def _tokens(settings: dict[str, Any]) -> list[str]:
-    """All tokens that settings name."""
-    listed = [settings.get(name) or () for name in _LISTED]
-    several = [token for tokens in listed for token in (tokens.values() if isinstance(tokens, dict) else tokens)]
-    decoder = (settings.get("added_tokens_decoder") or {}).values()
-    found = [*(settings.get(name) for name in _NAMED), *several, *decoder]
-    return [content for token in found if (content := _content(token)) is not None]
-
-
-def _content(token: Any) -> str | None:
-    """Special tokens are texts, or objects with a `content`."""
-    found = token.get("content") if isinstance(token, dict) else token
-    return found if isinstance(found, str) else None
+def _contents(tokens: Any) -> list[str]:
+    """The texts of tokens: a text, an object with a `content`, or several of them in a list or by name."""
+    if isinstance(tokens, str):
+        return [tokens]
+    if isinstance(tokens, dict):
+        tokens = [tokens["content"]] if "content" in tokens else list(tokens.values())
+    return [text for token in tokens or () for text in _contents(token)]

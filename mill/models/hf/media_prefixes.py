@@ -8,11 +8,9 @@ audio; the language model itself then runs on packs of shared prefixes, as for t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from mill.api.batching import is_out_of_memory
@@ -110,7 +108,7 @@ class MediaPrefixes:
 
     def _split(self, rows: Sequence[MediaRow]) -> tuple[dict[MediaRow, list[_Split]], list[MediaRow]]:
         """Rows by their starts up to the last placeholder, and those whose tokens cannot be split there. Starts with the
-        same media follow each other, so that these are encoded once."""
+        same media follow each other."""
         cut = [(row, parts) for row in rows if (parts := self.inputs.split(row)) is not None]
         texts = dict.fromkeys(text for row, (start, _) in cut for text in (row.text, start))
         ids = dict(zip(texts, self.inputs.ids(list(texts)) if texts else [], strict=True))
@@ -252,7 +250,6 @@ _UNDERSTOOD = {
     "visual_pos_masks",
     "deepstack_visual_embeds",
 }
-_ENCODERS = ("get_image_features", "get_video_features", "get_audio_features")
 
 
 class _Captured(Exception):
@@ -263,14 +260,12 @@ class _Captured(Exception):
 
 
 class PrefixEncoder:
-    """Makes embedded prefixes. The encoders' results are cached for as long as the next prefix has the same media."""
+    """Makes embedded prefixes."""
 
     def __init__(self, media: MediaInputs, model: Any) -> None:
         self.media, self.model = media, model
         self._decoder, self._table = model.get_decoder(), model.get_input_embeddings()
         self._keys: dict[bytes, int] = {}
-        self._features: dict[tuple[str, int], Any] = {}
-        self._media = ""
 
     def forget_keys(self) -> None:
         """Keys are equal only among prefixes that were encoded since then."""
@@ -282,7 +277,7 @@ class PrefixEncoder:
         import torch
 
         inputs = self.media.batch([row], [decoded], side="right", model=self.model)
-        with torch.inference_mode(), self._cached_features(row.digests):
+        with torch.inference_mode():
             arguments = self._capture(inputs)
         ids: list[int] = inputs["input_ids"][0].tolist()
         length = len(ids) - len(after)
@@ -313,40 +308,6 @@ class PrefixEncoder:
             hook.remove()
         _check(arguments)
         return arguments
-
-    @contextmanager
-    def _cached_features(self, digests: str) -> Iterator[None]:
-        """Inside this context the encoders run once for media that they have just encoded."""
-        if digests != self._media:
-            self._media, self._features = digests, {}
-        owner = getattr(self.model, "model", self.model)
-        encoders = {name: getattr(owner, name) for name in _ENCODERS if hasattr(owner, name)}
-        own = {name: vars(owner)[name] for name in encoders if name in vars(owner)}
-        running: list[str] = []  # an encoder may use another one
-
-        def cached(name: str, encoder: Callable[..., Any]) -> Callable[..., Any]:
-            calls = count()
-
-            def encode(*positional: Any, **named: Any) -> Any:
-                if running:
-                    return encoder(*positional, **named)
-                call = (name, next(calls))
-                if call not in self._features:
-                    running.append(name)
-                    self._features[call] = encoder(*positional, **named)
-                    running.pop()
-                return self._features[call]
-
-            return encode
-
-        for name, encoder in encoders.items():
-            setattr(owner, name, cached(name, encoder))
-        try:
-            yield
-        finally:
-            for name in encoders:
-                delattr(owner, name)
-            vars(owner).update(own)
 
     def _key_list(
         self, ids: Sequence[int], embeddings: torch.Tensor, positions: torch.Tensor, added: tuple[torch.Tensor, ...]

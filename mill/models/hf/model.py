@@ -189,8 +189,8 @@ class TransformersModel(TokenModel):
 
     @cached_property
     def fast_path(self) -> FastPath:
-        pads, guard = self.batch_size != 1 and not self.lock_step, self.checkpoint.refuse_overwritten
-        fast = FastPath(self.model, self._log, disabled=self._unshared, pads=pads, guard=guard)
+        pads = self.batch_size != 1 and not self.lock_step
+        fast = FastPath(self.model, self._log, disabled=self._unshared, pads=pads)
         self._padding = fast.padding_obstacle
         return fast
 
@@ -205,11 +205,6 @@ class TransformersModel(TokenModel):
     @cached_property
     def decoder(self) -> Decoder:
         return Decoder(self.fast_path, self.tokens, self._eos_ids, self.startup.ahead, lambda: self.media_prefixes)
-
-    @property
-    def prefix_sharing(self) -> bool:
-        """Whether shared prefixes are computed once."""
-        return not self.fast_path.disabled
 
     @property
     def _unshared(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from mill.api.batching import BatchLimits, Completed, Unit, as_response, is_out_of_memory, run_batches
+from mill.api.batching import BatchLimits, Completed, Unit, as_response, run_batches
 from mill.api.model import StreamContext
 from mill.api.request import ALL, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
@@ -21,12 +21,11 @@ from mill.models.prefix.scoring import forward_rows, score_documents, score_rows
 from mill.models.tokens.generated import as_tokens, token_logprobs
 from mill.models.tokens.rows import Row, Span, shared_rows, span_response
 from mill.models.tokens.tokenizer import Tokens
-from mill.support.clocks import FORWARD, VERIFYING, phase
+from mill.support.clocks import FORWARD, phase
 
 if TYPE_CHECKING:
     import torch
 
-MOST_VERIFIED = 16  # rows in a batch
 Score = Callable[[Any, list[Any]], list[list[Response]]]
 
 
@@ -56,9 +55,13 @@ class Scorer:
             with self.fast.falling_back():
                 for row, outcome in self.fast.packed(rows, count, batch_size, work):
                     if isinstance(outcome, list):
-                        self._check(row, outcome, sampled)
+                        if self.fast.is_due(paths.SCORING, len(row.ids)):
+                            self._verify(row, outcome)
+                        elif self.fast.samples(paths.SCORING, row.requests[0].key):
+                            sampled.append((row, outcome))  # which would wait for the passes that are running
                     yield from waiting.answered(row, outcome)
-                self._check_sampled(sampled)
+                for row, responses in sampled:
+                    self._verify(row, responses)
             yield from self._padded(waiting.left(), score_rows, context, batch_size, logits=0.2)
 
     def media(self, requests: Sequence[Request], context: StreamContext, batch_size: int | None) -> Iterator[Completed]:
@@ -82,7 +85,6 @@ class Scorer:
         def score(rows: list[MediaRow], decoded: list[Any]) -> list[list[Response]]:
             with phase(FORWARD):
                 scored = score_media(self.model, media.inputs, rows, decoded)
-            self.fast.guard()
             count.computed += sum((one[0].prompt_tokens or 0) + row.tail for row, one in zip(rows, scored, strict=True))
             return scored
 
@@ -134,42 +136,17 @@ class Scorer:
         def hook(batch: list[Unit]) -> list[list[Response]]:
             with phase(FORWARD):
                 scored = score(self.model, [unit.data for unit in batch])
-            self.fast.guard()
             context.tokens.computed += sum(unit.cost for unit in batch)
             return [[as_response(response, kind) for response in responses] for responses in scored]
 
         return run_batches(units, hook, limits=limits, healthy=context.canary is not None)
 
-    def _check(self, row: Row, found: list[Response], sampled: list[tuple[Row, list[Response]]]) -> None:
-        """A row that is due is verified before it is answered; one that is sampled in a batch, as by itself it would wait
-        for the passes that are running."""
-        if self.fast.is_due(paths.SCORING, len(row.ids)):
-            self._verify(row, found)
-        elif self.fast.samples(paths.SCORING, row.requests[0].key):
-            sampled.append((row, found))
-
-    def _verify(self, row: Row, found: list[Response], wanted: list[Response] | None = None) -> None:
+    def _verify(self, row: Row, responses: list[Response]) -> None:
         def plain() -> list[float]:
             return scores_of(score_rows(self.model, [row])[0])
 
-        tokens, known = max(len(span.tokens) for span in row.spans), None if wanted is None else scores_of(wanted)
-        self.fast.verify(paths.SCORING, len(row.ids), scores_of(found), plain, tokens=tokens, wanted=known)
-
-    def _check_sampled(self, sampled: list[tuple[Row, list[Response]]]) -> None:
-        sampled.sort(key=lambda pair: len(pair[0].ids))
-        most = memory.scoring_tokens(self.model, logits_per_token=0.2)
-        while sampled:
-            count = max(1, min(MOST_VERIFIED, most // len(sampled[-1][0].ids)))
-            batch, sampled = sampled[:count], sampled[count:]
-            try:
-                with phase(VERIFYING):
-                    wanted: Sequence[list[Response] | None] = score_rows(self.model, [row for row, _ in batch])
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                wanted = [None] * len(batch)
-            for (row, found), one in zip(batch, wanted, strict=True):
-                self._verify(row, found, one)
+        tokens = max(len(span.tokens) for span in row.spans)
+        self.fast.verify(paths.SCORING, len(row.ids), scores_of(responses), plain, tokens=tokens)
 
 
 def score_with_logprobs(model: Any, tokenizer: Any, rows: Sequence[Row]) -> list[list[Response]]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import torch
 
 
-FEW_QUERIES = 64  # of a head, in decoding
 SCORES_AT_ONCE = 1 << 26  # attention scores in memory at a time where no fused kernel is used
 
 
@@ -37,23 +36,15 @@ class Partial:
     lse: torch.Tensor
 
 
-def merge(whole: Partial, part: Partial, tokens: slice) -> None:
+def merge(whole: Partial, part: Partial, tokens: slice | torch.Tensor) -> None:
     """Add attention over other keys to these tokens of `whole`, in place."""
     import torch
 
-    old, out = whole.lse[:, tokens], whole.out[:, tokens]
+    old = whole.lse[:, tokens]
     total = torch.logaddexp(old, part.lse)
-    mixed = out * (old - total).exp_()[..., None]  # in float32, as the weights are
+    mixed = whole.out[:, tokens] * (old - total).exp_()[..., None]  # in float32, as the weights are
     mixed.addcmul_(part.out, (part.lse - total).exp_()[..., None])
-    out.copy_(mixed)
-    old.copy_(total)
-
-
-def merge_rows(whole: Partial, part: Partial, tokens: torch.Tensor) -> None:
-    """As `merge`, for tokens that are not contiguous."""
-    chosen = Partial(whole.out[:, tokens], whole.lse[:, tokens])
-    merge(chosen, part, slice(None))
-    whole.out[:, tokens], whole.lse[:, tokens] = chosen.out, chosen.lse
+    whole.out[:, tokens], whole.lse[:, tokens] = mixed.to(whole.out.dtype), total
 
 
 def partial_attention(
@@ -80,21 +71,8 @@ def _cpu_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: flo
         k, v = k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0)
     else:
         q = q.reshape(k.shape[0], group * tokens, size)
-    if not causal and group * tokens <= FEW_QUERIES:
-        return _few_queries(q, k, v, scale, heads, tokens)
     out, lse = cpu_flash_attention(q[None], k[None], v[None], scale=scale, causal=causal)
     return Partial(out[0].reshape(heads, tokens, size), lse[0].reshape(heads, tokens))
-
-
-def _few_queries(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, heads: int, tokens: int) -> Partial:
-    """Two products: the flash kernel gives a thread one head at a time, which leaves threads idle where there are few."""
-    import torch
-
-    scores = torch.bmm(q * scale, k.transpose(1, 2))
-    largest = scores.amax(dim=2, keepdim=True)
-    total = scores.sub_(largest).exp_().sum(dim=2, keepdim=True)
-    out = torch.bmm(scores, v).div_(total)
-    return Partial(out.view(heads, tokens, -1), total.log_().add_(largest).view(heads, tokens))
 
 
 def _plain_attention(
@@ -149,11 +127,11 @@ def varlen_attention(pack: PackLayout, q: torch.Tensor, k: torch.Tensor, v: torc
     own = _bounds(pack, "own", [last - first for first, last in pack.bounds.values()], q.device)
     whole = _flash(queries, keys, values, own, own, scale, causal=True)
     for level, ranges in enumerate(pack.levels):
-        ancestors = [pack.key_values(seen, k, v) for seen in ranges]
+        ancestors = [pack.key_values(ancestor, k, v) for _, ancestor in ranges]
         seen_keys, seen_values = (torch.cat([pair[which].transpose(0, 1) for pair in ancestors]) for which in (0, 1))
-        bounds_q = _bounds(pack, f"q{level}", [seen.end - seen.start for seen in ranges], q.device)
+        bounds_q = _bounds(pack, f"q{level}", [tokens.stop - tokens.start for tokens, _ in ranges], q.device)
         bounds_k = _bounds(pack, f"k{level}", [pair[0].shape[1] for pair in ancestors], q.device)
-        below = slice(ranges[0].start, ranges[-1].end)
+        below = slice(ranges[0][0].start, ranges[-1][0].stop)
         merge(whole, _flash(queries[below], seen_keys, seen_values, bounds_q, bounds_k, scale, causal=False), below)
     return whole.out
 
@@ -220,12 +198,14 @@ _active = threading.local()
 
 @contextmanager
 def attending(model: Any, plan: AttentionPlan, *, fused: bool = True) -> Iterator[None]:
-    """Inside this context the model computes its attention by the plan; with `fused`, its other layers by fewer kernels."""
+    """Inside this context the model computes its attention by the plan; on CUDA with `fused`, its other layers by fewer
+    kernels."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, tree_attention)
     before = model.config._attn_implementation
-    with fused_layers(model) if fused else nullcontext():  # which may try parts with the model's own attention
+    # Before the attention is replaced: parts may be tried with the model's own.
+    with fused_layers(model) if fused and model.device.type == "cuda" else nullcontext():
         model.set_attn_implementation(NAME)
         _active.plan = plan
         plan.calls = 0
@@ -269,12 +249,9 @@ def _looped_attention(
     keys, values = (one.repeat_interleave(group, dim=0) if group > 1 else one for one in (k, v))
     whole = _own_attention(pack, q, keys, values, scale, softcap)
     for ranges in pack.levels:
-        for seen in ranges:
-            tokens = slice(seen.start, seen.end)
-            seen_keys, seen_values = pack.key_values(seen, k, v)
-            merge(
-                whole, partial_attention(q[:, tokens], seen_keys, seen_values, scale, causal=False, softcap=softcap), tokens
-            )
+        for tokens, ancestor in ranges:
+            seen = pack.key_values(ancestor, k, v)
+            merge(whole, partial_attention(q[:, tokens], *seen, scale, causal=False, softcap=softcap), tokens)
     return whole.out
 
 

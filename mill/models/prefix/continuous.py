@@ -42,7 +42,6 @@ class ActiveSequence:
     start: int = 0
     room: int = 0
     started: float = 0.0
-    seconds: float = 0.0
     complete: bool = False
 
     @property
@@ -109,11 +108,8 @@ class ContinuousDecoder:
         self.uses: Counter[Segment] = Counter()
 
     def run(self, prompts: Sequence[Prompt], most: int | None = None) -> Iterator[tuple[Prompt, Response]]:
-        """Every prompt with its answer, soon after it is complete: while the device computes what follows. At most `most`
-        sequences are decoded at once."""
+        """Every prompt with its answer, as soon as it is complete. At most `most` sequences are decoded at once."""
         import torch
-
-        complete: deque[ActiveSequence] = deque()
 
         waiting = self._plan(prompts)
         if not waiting:
@@ -132,42 +128,27 @@ class ContinuousDecoder:
             while waiting or active:
                 if self._repacks(active, waiting, entered, graphs):
                     while steps:
-                        complete += self._read(steps.popleft())
+                        yield from self._read(steps.popleft())
                     self._pack(active, slots)
                     new = _entering(waiting, most - len(active), slots)
                     if new:
                         with phase(FORWARD):
                             self._fill(new, slots)
                         active += new
-                        yield from self._answers(complete)
                     entered, released = len(active), 0
                     if not active:
                         break
                     if graphs is not None and not graphs.failure:
                         graphs.set_inputs([sequence.input for sequence in active])
-                        with phase(DECODING):
-                            graphs.capture_ahead()
                 with phase(DECODING):
                     steps.append(step := self._step(active, slots, graphs))
-                yield from self._answers(complete)
                 while len(steps) > step.ahead:
-                    complete += self._read(steps.popleft())
+                    yield from self._read(steps.popleft())
                 if graphs is not None:
                     idle = [index for index, sequence in enumerate(active) if sequence.complete]
                     if len(idle) > released:
                         graphs.release(idle)
                         released = len(idle)
-        yield from self._answers(complete)
-
-    def _answers(self, complete: deque[ActiveSequence]) -> list[tuple[Prompt, Response]]:
-        """Take all sequences: their prompts with their answers."""
-        answers = []
-        while complete:
-            sequence = complete.popleft()
-            self.check(sequence)
-            answer = sequence.sampler.response(sequence.generated)
-            answers.append((sequence.prompt, replace(answer, seconds=sequence.seconds)))
-        return answers
 
     def _make_slots(self, waiting: Sequence[ActiveSequence], most: int) -> Slots:
         """On CUDA a slot has room for its sequence, with one token for idle ones. On a CPU, where the attention kernel takes
@@ -190,8 +171,8 @@ class ContinuousDecoder:
             return True
         return left < len(active) and (graphs is None or graph_size(left) < graph_size(len(active)))
 
-    def _read(self, step: Step) -> Iterator[ActiveSequence]:
-        """Add the tokens of a step to its sequences; yields those that they complete."""
+    def _read(self, step: Step) -> Iterator[tuple[Prompt, Response]]:
+        """Add the tokens of a step to its sequences; yields the answers that they complete."""
         with phase(DECODING):
             tokens = step.read()
         for sequence, token in zip(step.sequences, tokens, strict=True):
@@ -201,9 +182,11 @@ class ContinuousDecoder:
             sequence.generated.append(token)
             limit = sequence.prompt.max_new_tokens
             if len(sequence.generated) >= limit or sequence.sampler.ends(sequence.generated):
-                sequence.complete, sequence.seconds = True, time.perf_counter() - sequence.started
+                sequence.complete = True
                 self._release(sequence.shared)
-                yield sequence
+                seconds = time.perf_counter() - sequence.started
+                self.check(sequence)
+                yield sequence.prompt, replace(sequence.sampler.response(sequence.generated), seconds=seconds)
 
     def _plan(self, prompts: Sequence[Prompt]) -> deque[ActiveSequence]:
         """Sequences in the order of the trie, so that those with a shared prefix are near each other."""
@@ -313,7 +296,7 @@ class ContinuousDecoder:
             max(lengths),
             None if self.copies else rooms[0],
             window=max(sequence.index for sequence in active) + 1,
-            shared=[(self.cache[segment], _indices(rows, device)) for segment, rows in users.items()],
+            shared=[(self.cache[segment], torch.tensor(rows, device=device)) for segment, rows in users.items()],
         )
         with attending(self.model, plan), small_products(self.model, len(active)):
             out = self.model(
@@ -352,14 +335,6 @@ def _to_host(tokens: torch.Tensor) -> Callable[[], list[int]]:
         return found
 
     return read
-
-
-def _indices(rows: list[int], device: Any) -> torch.Tensor | slice:
-    """Ascending indices, as a range where they are one: that needs no copy."""
-    import torch
-
-    first, last = rows[0], rows[-1]
-    return slice(first, last + 1) if last - first + 1 == len(rows) else torch.tensor(rows, device=device)
 
 
 def _packs(segments: list[Segment], most: int) -> list[list[Segment]]:

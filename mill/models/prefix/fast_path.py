@@ -43,12 +43,9 @@ STAGES = {
 class FastPath:
     """Of a loaded model. `disabled` is why it is off; empty if it is on."""
 
-    def __init__(
-        self, model: Any, log: PathLog, *, disabled: str = "", pads: bool = True, guard: Callable[[], None] = lambda: None
-    ) -> None:
-        """With `pads`, rows that are computed by themselves are padded in batches. `log` has what was verified. `guard`
-        raises where responses must not be recorded; it is called for each."""
-        self.model, self.log, self.disabled, self.guard = model, log, disabled, guard
+    def __init__(self, model: Any, log: PathLog, *, disabled: str = "", pads: bool = True) -> None:
+        """With `pads`, rows that are computed by themselves are padded in batches. `log` has what was verified."""
+        self.model, self.log, self.disabled = model, log, disabled
         self.longest = 0
         """Of the rows of the stream."""
         for verification in log.verified.values():
@@ -124,16 +121,14 @@ class FastPath:
         plain: Callable[[], Sequence[float]],
         *,
         tokens: int = 1,
-        wanted: Sequence[float] | None = None,
     ) -> None:
-        """Compare a row with the plain path, whose results are `wanted` if they are known; a result is the sum of at most so
-        many `tokens`. A fast path that fails is switched off, and what it answered is computed again."""
+        """Compare a row with the plain path; a result is the sum of at most so many `tokens`. A fast path that fails is
+        switched off, and what it answered is computed again."""
         try:
             with phase(VERIFYING):
                 noise = self.token_noise * tokens**0.5
-                self.log.verified[stage].check(self.model, length, found, plain, noise, wanted)
+                self.log.verified[stage].check(self.model, length, found, plain, noise)
         except FastPathFailed as failure:
-            self.guard()  # which would be why
             self.disable(str(failure))
             self.log.fail(str(failure))
             raise
@@ -156,7 +151,6 @@ class Waiting(Generic[AnyRow]):
             self._left.append(row)
             self._fast.log.add(self._stage, self._plain, len(requests), outcome.reason)
             return []
-        self._fast.guard()
         self._fast.log.add(self._stage, self._path, len(requests))
         responses = [as_response(response, self._kind) for response in outcome]
         return list(zip(requests, responses, strict=True))

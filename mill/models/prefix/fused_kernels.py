@@ -12,13 +12,12 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 from mill.models.prefix.paths import is_rounded_once
-from mill.models.prefix.trie import Segment, integers
+from mill.models.prefix.trie import Segment
 from mill.models.tokens.scores import on_device
-from mill.support.processes import Background
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +52,7 @@ def block_table(segments: Sequence[Segment], group: int, device: Any) -> BlockTa
     cached: list[Segment] = []
     blocks: list[tuple[int, int, int, int]] = []
     ancestors: list[tuple[int, int]] = []
-    bounds = _table(list(where.values()))
+    bounds = torch.tensor(list(where.values()))
     starts = bounds[:, 0].repeat_interleave(bounds[:, 1] - bounds[:, 0])
     for parent, found in groupby(segments, key=lambda segment: segment.parent):
         children = list(found)
@@ -67,16 +66,12 @@ def block_table(segments: Sequence[Segment], group: int, device: Any) -> BlockTa
         for start in range(first, last, tokens):
             blocks.append((start, min(last, start + tokens), len(ancestors), len(path)))
         ancestors += [(where[segment][0], len(segment.tokens)) for segment in path]
-    rows = _table(blocks)
+    rows = torch.tensor(blocks)
     rows = torch.cat([rows[:, :2], starts[rows[:, :1]], rows[:, 2:]], dim=1)
     of_blocks, of_ancestors, of_tokens = (
-        on_device(table.to(torch.int32), device) for table in (rows, _table(ancestors or [(0, 0)]), starts)
+        on_device(table.to(torch.int32), device) for table in (rows, torch.tensor(ancestors or [(0, 0)]), starts)
     )
     return BlockTable(tokens, of_blocks, of_ancestors, of_tokens, cached)
-
-
-def _table(rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
-    return integers(chain.from_iterable(rows)).view(len(rows), -1)
 
 
 ROWS = 16  # of heads, in one program
@@ -116,33 +111,12 @@ def compile_kernels(config: Mapping[str, Any], dtype: str, device: str, *, decod
         heads, size = config["num_attention_heads"], head_size(config)
         groups = config.get("num_key_value_heads") or heads
         keys = torch.zeros((2, groups, size), device=device, dtype=getattr(torch, dtype))
-        reading = Background(lambda: _read_kernels(keys))
-        try:
-            if available():
-                gated(keys, keys)
-                angles, heads_first = keys[None, :, 0].contiguous(), keys.transpose(0, 1)[None]
-                rotated(heads_first, heads_first, angles, angles)
-                for kernel in (TREE, SLOTS) if decodes else (TREE,):
-                    _can_attend(kernel, heads, groups, size, keys.dtype, keys.device)
-        finally:
-            reading.result()
-
-
-def _read_kernels(like: torch.Tensor) -> None:
-    """Torch reads a kernel from its library where it is used for the first time. Those that probes and first passes compute
-    with take some tenths of a second, and that for padded rows a second on a machine that has not used it yet."""
-    import torch
-    from torch.nn.functional import embedding, log_softmax, rms_norm, scaled_dot_product_attention
-
-    heads = torch.randn((1, 1, 16, like.shape[-1]), device=like.device, dtype=like.dtype)
-    mask = torch.ones((1, 1, 16, 16), device=like.device, dtype=torch.bool)
-    scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
-    rows, one = heads[0, 0], mask[0, 0, 0, :1].long()
-    rows = rms_norm(embedding(one, rows), rows.shape[1:], rows[0], 1e-6) + torch.cat([rows, rows])
-    rows.index_copy_(0, one, rows[one])
-    largest, best = rows.max(dim=-1)
-    best.where(largest.isfinite(), 0)
-    (log_softmax(rows.float(), dim=-1).cos().norm() <= 1).item()
+        if available():
+            gated(keys, keys)
+            angles, heads_first = keys[None, :, 0].contiguous(), keys.transpose(0, 1)[None]
+            rotated(heads_first, heads_first, angles, angles)
+            for kernel in (TREE, SLOTS) if decodes else (TREE,):
+                _can_attend(kernel, heads, groups, size, keys.dtype, keys.device)
 
 
 def head_size(config: Mapping[str, Any]) -> int:
@@ -208,7 +182,7 @@ def rotated(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tens
     heads = [one.shape[1] for one in (q, k)]
     grid = (sum((tokens * count + ROWS - 1) // ROWS for count in heads),)
     strides = [stride for one in (q, k) for stride in one.stride()[1:3]]
-    kernels()["rotate"][grid](
+    kernels().rotate[grid](
         q, k, cos, sin, *outs, tokens, *heads, *strides, size // 2,
         STEP=math.gcd(*strides, MOST_AT_ONCE), ROWS=ROWS, HALF=_power(size // 2),
     )  # fmt: skip
@@ -238,7 +212,7 @@ def attend_slots(
     group = heads // groups
     rows = max(LEAST_OF_PRODUCT, _power(group))
     block, stages = _key_blocks(rows, size, q)
-    kernels()[SLOTS][(count, groups)](
+    kernels().attend_slots[(count, groups)](
         q, k, v, keys, values, starts, lengths, out, scale, groups, *k.stride()[:2], *v.stride()[:2], size,
         GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -256,7 +230,7 @@ def attend_tree(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table
     rows = _power(table.tokens * group)
     block, stages = _key_blocks(rows, size, q)
     out = torch.empty_like(q)
-    kernels()[TREE][(table.blocks.shape[0], groups)](
+    kernels().attend_tree[(table.blocks.shape[0], groups)](
         q, keys, values, out, table.blocks, table.ancestors, table.starts, scale, groups, size,
         TOKENS=table.tokens, GROUP=group, ROWS=rows, SIZE=_width(size), BLOCK=block, num_warps=4, num_stages=stages,
     )  # fmt: skip
@@ -269,7 +243,7 @@ def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
     out = torch.empty_like(gate)
     count = gate.numel()
-    kernels()["gate"][((count + COLUMNS - 1) // COLUMNS,)](gate, up, out, count, SIZE=COLUMNS)
+    kernels().gate[((count + COLUMNS - 1) // COLUMNS,)](gate, up, out, count, SIZE=COLUMNS)
     return out
 
 
@@ -298,14 +272,8 @@ def _power(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-@functools.cache
-def kernels() -> dict[str, Any]:
-    """The compiled functions by name. Triton is imported here, as it is only on machines with CUDA."""
+def kernels() -> Any:
+    """The module of the kernels. It imports Triton, which is only on machines with CUDA."""
     from mill.models.prefix import triton_kernels
 
-    return {
-        "rotate": triton_kernels.rotate,
-        "gate": triton_kernels.gate,
-        SLOTS: triton_kernels.attend_slots,
-        TREE: triton_kernels.attend_tree,
-    }
+    return triton_kernels

@@ -1,5 +1,5 @@
 """Parts of transformers' layers that another function computes faster, inside a context: rotary embeddings, norms and gated
-MLPs by one kernel each on CUDA, and on a CPU gated MLPs that allocate less and products of a few rows in a faster order.
+MLPs by one kernel each on CUDA, and on a CPU products of a few rows in a faster order.
 
 Nothing is assumed of a model's code: a part is replaced only where a probe gives the same values both ways.
 """
@@ -18,11 +18,13 @@ from mill.models.prefix.paths import ROUNDED_ONCE, is_rounded_once, is_same_func
 if TYPE_CHECKING:
     import torch
 
+    from mill.models.prefix.paths import Function
+
 
 TOKENS, SCALES = 16, (0.01, 1.0, 100.0)  # on which norms are compared
 ANY_SIZE = 64  # of a head
 ROTATION = "apply_rotary_pos_emb"  # a function of each architecture's module
-FEWEST, MOST = 8, 32  # rows where products are faster in the other order; between MOST and twice as many it takes two halves
+FEWEST, MOST = 8, 32  # rows where products are faster in the other order
 
 Part = tuple[Any, str, Any]
 """An owner, the name of its attribute, and what replaces that."""
@@ -30,7 +32,7 @@ Part = tuple[Any, str, Any]
 
 @contextmanager
 def fused_layers(model: Any) -> Iterator[None]:
-    """Inside this context norms, rotations and gated MLPs of the model are one kernel each, where they can be."""
+    """Inside this context norms, rotations and gated MLPs of a model on CUDA are one kernel each, where they can be."""
     with _replaced(model, "_mill_fused", lambda: [*_find_norms(model), *_find_layers(model)]):
         yield
 
@@ -40,7 +42,7 @@ def small_products(model: Any, rows: int) -> Iterator[None]:
     """Inside this context the model's linear layers compute this number of rows in the faster order, if that is another."""
     import torch
 
-    if FEWEST <= rows < 2 * MOST and torch.backends.mkl.is_available():
+    if FEWEST <= rows <= MOST and torch.backends.mkl.is_available():
         with _replaced(model, "_mill_linear_layers", lambda: _find_linear(model)):
             yield
     else:
@@ -74,30 +76,25 @@ def _find_norms(model: Any) -> list[Part]:
     norms = [module for module in model.modules() if _is_rms_norm(module)]
     if not norms or not _same_norm(norms[0]):
         return []
-    return [(norm, "forward", _Norm(norm)) for norm in norms if type(norm) is type(norms[0])]
+    return [(norm, "forward", _fused_norm(norm)) for norm in norms if type(norm) is type(norms[0])]
 
 
 def _is_rms_norm(module: Any) -> bool:
-    """Whether this is an RMS norm on CUDA; some architectures have norms without weights."""
-    weight = getattr(module, "weight", None)
+    """Whether this is an RMS norm; some architectures have norms without weights."""
     named = type(module).__name__.endswith("RMSNorm") and bool(_epsilon(module))
-    return named and weight is not None and bool(weight.is_cuda)
+    return named and getattr(module, "weight", None) is not None
 
 
 def _epsilon(norm: Any) -> float | None:
     return getattr(norm, "variance_epsilon", None) or getattr(norm, "eps", None)
 
 
-class _Norm:
-    """Called in place of a norm's forward: torch's own function."""
+def _fused_norm(norm: Any) -> Function:
+    """What is called in place of a norm's forward: torch's own function."""
+    import torch
 
-    def __init__(self, norm: Any) -> None:
-        self.weight, self.eps = norm.weight, _epsilon(norm)
-
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        return torch.nn.functional.rms_norm(hidden, (hidden.shape[-1],), self.weight, self.eps)
+    weight, eps = norm.weight, _epsilon(norm)
+    return lambda hidden: torch.nn.functional.rms_norm(hidden, (hidden.shape[-1],), weight, eps)
 
 
 def _same_norm(norm: Any) -> bool:
@@ -108,11 +105,11 @@ def _same_norm(norm: Any) -> bool:
     with torch.inference_mode():
         for scale in SCALES:
             hidden = scale * torch.randn(TOKENS, norm.weight.shape[0], device=norm.weight.device)
-            if not is_same_function(_Norm(single), single, hidden):
+            if not is_same_function(_fused_norm(single), single, hidden):
                 return False
             rounded = hidden.to(norm.weight.dtype)
             exact = single(rounded.float())
-            own, fused = ((one(rounded).float() - exact).norm() for one in (norm, _Norm(norm)))
+            own, fused = ((one(rounded).float() - exact).norm() for one in (norm, _fused_norm(norm)))
             if not fused <= ROUNDED_ONCE * own:
                 return False
     return True
@@ -123,10 +120,7 @@ def _same_norm(norm: Any) -> bool:
 
 def _find_layers(model: Any) -> list[Part]:
     first = next(model.parameters(), None)
-    on_cuda = first is not None and first.is_cuda
-    if first is None or (on_cuda and not (first.element_size() == 2 and fused_kernels.available())):
-        return []
-    if not on_cuda and first.device.type != "cpu":
+    if first is None or first.element_size() != 2 or not fused_kernels.available():
         return []
     found: list[Part] = []
     classes: dict[type, bool] = {}
@@ -136,8 +130,6 @@ def _find_layers(model: Any) -> list[Part]:
                 classes[type(module)] = _same_mlp(module)
             if classes[type(module)]:
                 found.append((module, "forward", _GatedMLP(module)))
-    if not on_cuda:
-        return found
     names = {type(module).__module__ for module in model.modules() if type(module).__name__.endswith("Attention")}
     size = ANY_SIZE  # that for which the kernel is compiled ahead, where the config names it
     with suppress(Exception):
@@ -164,8 +156,7 @@ class _GatedMLP:
         import torch
 
         gate, up = self.gate(hidden), self.up(hidden)
-        kernel = self.kernel and gate.is_cuda
-        gated = fused_kernels.gated(gate, up) if kernel else torch.nn.functional.silu(gate, inplace=True).mul_(up)
+        gated = fused_kernels.gated(gate, up) if self.kernel else torch.nn.functional.silu(gate) * up
         out: torch.Tensor = self.down(gated)
         return out
 
@@ -234,12 +225,8 @@ class _Product:
         self.weight, self.bias = layer.weight, layer.bias
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        import torch
-
         rows = hidden.reshape(-1, hidden.shape[-1])
-        parts = [rows] if len(rows) <= MOST else rows.tensor_split(2)
-        found = [(self.weight @ part.t()).t() for part in parts]
-        out = torch.cat(found) if len(found) > 1 else found[0].contiguous()  # attention kernels need rows in one piece
+        out = (self.weight @ rows.t()).t().contiguous()  # attention kernels need rows in one piece
         if self.bias is not None:
             out += self.bias
         return out.view(*hidden.shape[:-1], -1)

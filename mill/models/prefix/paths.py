@@ -114,15 +114,13 @@ class Verification:
         found: Sequence[float],
         plain: Callable[[], Sequence[float]],
         noise: float = 0.0,
-        wanted: Sequence[float] | None = None,
     ) -> None:
-        """Compare with the plain path, whose results are `wanted` where they are known. What rounding explains is about
-        `noise`; beyond twice that it is measured on the row.
+        """Compare with the plain path. What rounding explains is about `noise`; beyond twice that it is measured on the row.
 
         Raises FastPathFailed where the row differs by more than rounding explains, or most rows do.
         """
         try:
-            wanted = plain() if wanted is None else wanted
+            wanted = plain()
             difference = _distance(found, wanted)
             if difference > MOST_MEDIAN * noise:
                 with rounded_otherwise(model):

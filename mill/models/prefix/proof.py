@@ -3,7 +3,7 @@
 Packed rows share one forward pass, so attention, whose masked terms are exact zeros, must be all that moves information
 between tokens. No tolerance is chosen:
 
-* plain: the logits are those of each row by itself, up to rounding, which is measured (rounding.py). So are they in another
+* plain: the logits are those of each row by itself, up to rounding, which is measured (paths.py). So are they in another
   order, and where the rows are split into two passes.
 * blind: with the output of every attention set to zero, no other token changes a token's logits.
 * beside: other tokens in the other rows, and later tokens of the same row, change nothing.

@@ -3,7 +3,7 @@ longer to launch than to compute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,11 +17,10 @@ from mill.models.prefix.attention import (
     attending,
     has_cpu_kernel,
     merge,
-    merge_rows,
     partial_attention,
     supports_varlen,
 )
-from mill.models.prefix.trie import AttentionPlan, Segment, joined_ranges
+from mill.models.prefix.trie import AttentionPlan, Segment
 from mill.models.tokens.scores import on_device
 from mill.support.terminal import describe, warn
 
@@ -78,14 +77,6 @@ class Slots:
                 cache[target : target + length] = cache[source : source + length]
 
 
-def _wide(rows: torch.Tensor) -> torch.Tensor:
-    """The same rows as fewer and larger numbers, where that is possible: torch copies one number at a time."""
-    import torch
-
-    widest, row = torch.complex128, rows.flatten(1)
-    return row.view(widest) if row.shape[1] * row.element_size() % widest.itemsize == 0 else row
-
-
 @dataclass
 class Prefill(Pack):
     """A pack that also fills slots: `rows` are (first token of a slot, the segments whose keys it gets, in order)."""
@@ -96,29 +87,9 @@ class Prefill(Pack):
     def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
         super().store(k, v)
         assert self.slots is not None
-        layer = self.slots.layer(self.calls, k, v)
-        source, target = self._copied(k.device)
-        for cache, new in zip(layer, (k, v), strict=True):
-            _wide(cache).index_copy_(0, target, _wide(new.transpose(0, 1)[source]))
-        for start, segment in self._segments():
-            if segment not in self.bounds:  # but in an earlier pack
-                self.slots.put(self.calls, start, [self.cache[segment][self.calls]])
-
-    def _copied(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which tokens of the pack go to which rows of the slots, all of a layer in one copy."""
-        if "source" not in self.tensors:
-            moves = [(*self.bounds[one], start) for start, one in self._segments() if one in self.bounds]
-            source = joined_ranges([(first, last) for first, last, _ in moves])
-            target = joined_ranges([(start, start + last - first) for first, last, start in moves])
-            self.tensors |= {"source": on_device(source, device), "target": on_device(target, device)}
-        return self.tensors["source"], self.tensors["target"]
-
-    def _segments(self) -> Iterator[tuple[int, Segment]]:
-        """The segments of all rows, each with its first token in the slots."""
+        self.slots.layer(self.calls, k, v)
         for start, segments in self.rows:
-            for segment in segments:
-                yield start, segment
-                start += len(segment.tokens)
+            self.slots.put(self.calls, start, (self.key_values(segment, k, v) for segment in segments))
 
 
 @dataclass
@@ -126,8 +97,7 @@ class DecodingStep(AttentionPlan):
     """One token of each sequence. `starts` are the first tokens of their slots, `lengths` the tokens in each, the new one
     included. With `capacity` the slots follow each other and have so many tokens each.
 
-    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences, or their
-    range.
+    `shared` are segments that sequences see in addition to their slots, each with the indices of those sequences.
     """
 
     slots: Slots
@@ -136,7 +106,7 @@ class DecodingStep(AttentionPlan):
     longest: int
     capacity: int | None = None
     window: int = 0
-    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor | slice]] = ()
+    shared: Sequence[tuple[list[tuple[Any, Any]], torch.Tensor]] = ()
     calls: int = 0
     tensors: dict[str, Any] = field(default_factory=dict)
 
@@ -155,11 +125,7 @@ class DecodingStep(AttentionPlan):
             return self._flash(q, keys, values, scale)
         own = self._own(q, self._rows(keys, count), self._rows(values, count), scale, softcap)
         for segment, rows in self.shared:
-            seen = partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap)
-            if isinstance(rows, slice):
-                merge(own, seen, rows)
-            else:
-                merge_rows(own, seen, rows)
+            merge(own, partial_attention(q[:, rows], *segment[self.calls], scale, causal=False, softcap=softcap), rows)
         return own.out
 
     def _rows(self, cache: torch.Tensor, count: int) -> torch.Tensor:
@@ -307,22 +273,6 @@ class StepGraphs:
         graph, logits = self._graphs[size]
         graph.replay()
         return logits[:count]
-
-    def capture_ahead(self) -> None:
-        """Capture the graph of the current inputs, and those of fewer sequences, as long as the device computes what was
-        launched: later it would wait for them."""
-        import torch
-
-        launched = torch.cuda.Event()
-        launched.record()
-        sizes = {min(self.most, graph_size(count)) for count in range(1, self._size + 1)}
-        for size in sorted(sizes - self._graphs.keys(), reverse=True):
-            if launched.query():
-                return
-            try:
-                self._graphs[size] = self._capture(size)
-            except RuntimeError:  # the step that needs it tries again
-                return
 
     def _capture(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         """All graphs use the same memory: the results of one are read before another one runs. The context manager of torch

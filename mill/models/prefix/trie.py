@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from mill.models.tokens.rows import EmbeddedPrefix
@@ -116,24 +116,6 @@ def _common(one: bytes, other: bytes) -> int:
 # Segments of a trie packed into one row.
 
 
-def integers(values: Iterable[int]) -> torch.Tensor:
-    """The numbers in a row of 64 bits each. From a list, torch makes it in seven times the time."""
-    import torch
-
-    numbers = array("q", values)
-    return torch.frombuffer(numbers, dtype=torch.long) if numbers else torch.empty(0, dtype=torch.long)
-
-
-def joined_ranges(ranges: Sequence[tuple[int, int]]) -> torch.Tensor:
-    """The numbers from first to before last of each range, one range after another."""
-    import torch
-
-    firsts, lasts = (integers(bounds) for bounds in zip(*ranges, strict=True)) if ranges else (integers(()), integers(()))
-    lengths = lasts - firsts
-    ends = lengths.cumsum(0)
-    return torch.arange(int(lengths.sum())) + (firsts - ends + lengths).repeat_interleave(lengths)
-
-
 SegmentCache = dict[Segment, list[tuple[Any, Any]]]
 """The KV cache: keys and values of each segment, one pair for each attention call of a forward pass."""
 
@@ -155,16 +137,6 @@ class AttentionPlan(ABC):
         """The output for queries of (heads, tokens, size)."""
 
 
-@dataclass(frozen=True)
-class AncestorRange:
-    """Tokens [start, end) of a pack that all see one ancestor: tokens `inside` of this pack, or a cached segment."""
-
-    start: int
-    end: int
-    ancestor: Segment
-    inside: tuple[int, int] | None
-
-
 @dataclass
 class PackLayout(AttentionPlan):
     """Segments that are computed in one pass, and for each level of the trie which of their tokens see which ancestor.
@@ -178,7 +150,7 @@ class PackLayout(AttentionPlan):
     to_cache: Sequence[Segment] = ()
     window: int = 0
     bounds: dict[Segment, tuple[int, int]] = field(default_factory=dict)
-    levels: list[list[AncestorRange]] = field(default_factory=list)
+    levels: list[list[tuple[slice, Segment]]] = field(default_factory=list)
     tensors: dict[str, Any] = field(default_factory=dict)
     calls: int = 0
 
@@ -192,32 +164,36 @@ class PackLayout(AttentionPlan):
         for level in range(max((segment.level for segment in self.segments), default=0)):
             below = [(segment, path[level]) for segment, path in paths if segment.level > level]
             groups = groupby(below, key=lambda pair: pair[1])
-            self.levels.append([self._range(ancestor, [segment for segment, _ in group]) for ancestor, group in groups])
+            self.levels.append([(self._range([segment for segment, _ in group]), ancestor) for ancestor, group in groups])
 
-    def _range(self, ancestor: Segment, segments: list[Segment]) -> AncestorRange:
-        start, end = self.bounds[segments[0]][0], self.bounds[segments[-1]][1]
-        return AncestorRange(start, end, ancestor, self.bounds.get(ancestor))
+    def _range(self, segments: list[Segment]) -> slice:
+        return slice(self.bounds[segments[0]][0], self.bounds[segments[-1]][1])
 
     @property
     def ids(self) -> torch.Tensor:
-        return integers(chain.from_iterable(segment.tokens for segment in self.segments))
+        import torch
+
+        return torch.tensor([token for segment in self.segments for token in segment.tokens], dtype=torch.long)
 
     @property
     def positions(self) -> torch.Tensor:
-        return joined_ranges([(segment.start, segment.end) for segment in self.segments])
+        import torch
 
-    def key_values(self, seen: AncestorRange, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The ancestor's keys and values in the current attention call."""
-        if seen.inside is None:
-            return self.cache[seen.ancestor][self.calls]
-        first, last = seen.inside
+        depths = [depth for segment in self.segments for depth in range(segment.start, segment.end)]
+        return torch.tensor(depths, dtype=torch.long)
+
+    def key_values(self, segment: Segment, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values of a segment in the current attention call: in this pack, or cached."""
+        if segment not in self.bounds:
+            return self.cache[segment][self.calls]
+        first, last = self.bounds[segment]
         return k[:, first:last], v[:, first:last]
 
     def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
         """Add the keys and values of this call to the cache."""
         for segment in self.to_cache:
-            first, last = self.bounds[segment]
-            self.cache.setdefault(segment, []).append((k[:, first:last].clone(), v[:, first:last].clone()))
+            keys, values = self.key_values(segment, k, v)
+            self.cache.setdefault(segment, []).append((keys.clone(), values.clone()))
 
 
 def set_prefixes(ends: Sequence[Segment], prefixes: Sequence[EmbeddedPrefix | None]) -> None:

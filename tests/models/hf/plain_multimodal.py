@@ -216,3 +216,13 @@ def assert_scores(answers: Sequence[Response], expected: Sequence[tuple[float, b
         assert answer.score == pytest.approx(score, abs=1e-4)
         assert answer.is_greedy is greedy
         assert answer.output_tokens == tokens
+
+
+def assert_same_scores(model: TransformersModel, plain: Plain, contexts: Sequence[Sequence[Part]]) -> None:
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
+    assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
+
+
+def assert_same_texts(model: TransformersModel, plain: Plain, contexts: Sequence[Sequence[Part]]) -> None:
+    texts = [answer.text for answer in model.generate_until([asked(parts) for parts in contexts])]
+    assert texts == [plain.answer(parts) for parts in contexts]

@@ -58,10 +58,3 @@ def test_top_logprobs_are_sorted_best_first(tiny_model: Path) -> None:
             assert [name for name, _ in token.top] == best.indices.tolist()
             assert [value for _, value in token.top] == pytest.approx(best.values.tolist(), abs=2e-5)
             assert token.logprob == pytest.approx(float(distribution[id]), abs=2e-5)
-
-
-def test_logprobs_do_not_change_the_score(tiny_model: Path) -> None:
-    plain, detailed = hf(tiny_model).loglikelihood(requests(None)), hf(tiny_model).loglikelihood(requests(ALL))
-    assert [one.score for one in detailed] == pytest.approx([one.score for one in plain], abs=1e-5)
-    assert [one.is_greedy for one in detailed] == [one.is_greedy for one in plain]
-    assert all(one.tokens is None and one.distribution is None for one in plain)

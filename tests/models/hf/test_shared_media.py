@@ -21,6 +21,8 @@ from tests.models.hf.plain_multimodal import (
     VIDEOS,
     Zoo,
     asked,
+    assert_same_scores,
+    assert_same_texts,
     assert_scores,
     opened,
     scored,
@@ -29,10 +31,7 @@ from tests.models.hf.plain_multimodal import (
 
 SHARING = [
     *("llava", "idefics3", "qwen3_vl"),
-    *(
-        pytest.param(name, marks=pytest.mark.zoo)
-        for name in ("llava_next", "llava_onevision", "pixtral", "qwen2_vl", "qwen2_5_vl")
-    ),
+    *(pytest.param(name, marks=pytest.mark.zoo) for name in ("qwen2_vl", "qwen2_5_vl")),
 ]
 
 
@@ -110,23 +109,11 @@ def test_a_picture_with_many_questions_and_choices_is_encoded_and_computed_once(
 
 
 @pytest.mark.parametrize("name", SHARING)
-def test_a_picture_after_different_texts_is_encoded_once(zoo: Zoo, unverified: None, name: str) -> None:
-    contexts = [(question, IMAGES[0], "yes or no ?") for question in QUESTIONS]
-    model, plain = fresh(zoo, name), zoo.plain(name)
-    encoded = count_encoded(model)
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
-    assert len(encoded) == 2
-    assert paths_of(model) == {"scoring": "packed: 4 requests"}
-
-
-@pytest.mark.parametrize("name", SHARING)
 def test_examples_with_pictures_are_shared_by_questions_with_their_own(zoo: Zoo, name: str) -> None:
     examples = ("A :", IMAGES[0], "a cat", IMAGES[1], "a dog or a ship")
     contexts = [(*examples, image, QUESTIONS[0]) for image in IMAGES]
     model, plain = fresh(zoo, name), zoo.plain(name)
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
+    assert_same_scores(model, plain, contexts)
     lengths = [len(plain.ids(plain.text(*parts) + " a cat", parts)) for parts in contexts]
     in_common = len(plain.ids(plain.text(*examples), examples)) // 2  # at least
     assert computed(model, [scored(parts, " a cat") for parts in contexts]) < sum(lengths) - 3 * in_common
@@ -160,27 +147,24 @@ def test_other_ways_of_decoding_equal_those_without_sharing(zoo: Zoo, name: str,
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
 def test_videos_and_pictures_of_one_request_are_told_apart(zoo: Zoo, name: str) -> None:
     contexts = [(IMAGES[0], VIDEOS[0], question) for question in QUESTIONS] + [(VIDEOS[1], "yes ?"), (VIDEOS[1], "or no ?")]
-    model, plain = fresh(zoo, name), fresh(zoo, name, exact="true")
-    requests = [scored(parts, " a cat") for parts in contexts]
-    shared, alone = model.loglikelihood(requests), plain.loglikelihood(requests)
-    assert [one.score for one in shared] == pytest.approx([one.score for one in alone], abs=1e-4)
-    assert paths_of(model) == {"scoring": "packed: 6 requests"}
+    model = fresh(zoo, name)
+    for either in (model, fresh(zoo, name, exact="true", batch_size=4)):
+        assert_same_scores(either, zoo.plain(name), contexts)
+    assert_same_texts(model, zoo.plain(name), contexts)
+    assert paths_of(model) == {"scoring": "packed: 6 requests", "decoding": "continuous: 6 requests"}
 
 
 def test_as_many_pictures_are_kept_as_memory_allows(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media_prefixes, "MOST_BYTES", 1)
     contexts = [(image, question) for image in IMAGES for question in QUESTIONS]
-    answers = fresh(zoo, "llava").loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
+    assert_same_scores(fresh(zoo, "llava"), zoo.plain("llava"), contexts)
 
 
 def test_a_model_whose_pictures_see_ahead_computes_each_row_by_itself(zoo: Zoo, caplog: pytest.LogCaptureFixture) -> None:
     contexts = [(IMAGES[0], question) for question in QUESTIONS]
     model, plain = fresh(zoo, "gemma3"), zoo.plain("gemma3")
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [plain.score(parts, " a cat") for parts in contexts])
-    texts = model.generate_until([asked(parts) for parts in contexts])
-    assert [one.text for one in texts] == [plain.answer(parts) for parts in contexts]
+    assert_same_scores(model, plain, contexts)
+    assert_same_texts(model, plain, contexts)
     reason = "its language model takes a mask"
     assert paths_of(model) == {
         "scoring": f"padded ({reason}): 4 requests",
@@ -212,8 +196,7 @@ def test_a_model_that_is_not_understood_computes_each_row_by_itself(
     monkeypatch.setattr(PrefixEncoder, "_capture", wrong)
     contexts = [(IMAGES[0], question) for question in QUESTIONS]
     model = fresh(zoo, "llava")
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
+    assert_same_scores(model, zoo.plain("llava"), contexts)
     assert model.execution_paths()["scoring"].startswith("padded (")
 
 
@@ -231,6 +214,5 @@ def test_memory_that_runs_out_while_encoding_leaves_the_requests_to_the_other_pa
     monkeypatch.setattr(PrefixEncoder, "_capture", failing)
     contexts = [(image, question) for image in IMAGES[:3] for question in QUESTIONS]
     model = fresh(zoo, "llava")
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in contexts])
-    assert_scores(answers, [zoo.plain("llava").score(parts, " a cat") for parts in contexts])
+    assert_same_scores(model, zoo.plain("llava"), contexts)
     assert paths_of(model) == {"scoring": "padded (out of memory): 4 requests; packed: 8 requests"}

@@ -113,7 +113,7 @@ def test_a_fast_path_that_fails_leaves_its_requests_to_the_plain_one(
         raise error
 
     plain, model = opened(tiny_model, exact=True), opened(tiny_model)
-    assert model.prefix_sharing
+    assert not model.fast_path.disabled
     monkeypatch.setattr(part, "attend", failing)
     if part is Pack:
         found, wanted = (one.loglikelihood(choices()) for one in (model, plain))
@@ -122,7 +122,7 @@ def test_a_fast_path_that_fails_leaves_its_requests_to_the_plain_one(
         found, wanted = (one.generate_until(prompts()) for one in (model, plain))
         assert [answer.text for answer in found] == [answer.text for answer in wanted]
     assert not any(answer.failed for answer in found)
-    assert not model.prefix_sharing
+    assert model.fast_path.disabled
     ((path),) = model.execution_paths().values()
     assert f"({reason}): " in path
 
@@ -155,11 +155,11 @@ def test_out_of_memory_in_scoring_switches_the_rows_that_do_not_fit(
         return real(network, pack, positions, tokens)
 
     model = opened(tiny_model)
-    assert model.prefix_sharing  # probed before memory is short
+    assert not model.fast_path.disabled  # probed before memory is short
     monkeypatch.setattr(scoring, "forward", short_of_memory)
     assert [answer.score for answer in model.loglikelihood(requests)] == pytest.approx(wanted, abs=1e-4)
     assert paths_of(model) == {"scoring": "padded (out of memory): 6 requests; packed: 1 request"}
-    assert model.prefix_sharing
+    assert not model.fast_path.disabled
 
 
 def test_out_of_memory_in_decoding_switches_to_plain_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_option
 from mill.api.response import Response
 from mill.models import memory
 from mill.models.hf.model import TransformersModel
-from mill.models.prefix import fused_kernels, scoring
+from mill.models.prefix import fused_kernels
 from mill.models.prefix.continuous import ContinuousDecoder
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer
-from mill.models.prefix.trie import Segment, Trie, make_trie
+from mill.models.prefix.trie import Segment
 from mill.models.tokens.rows import Row, Span, shared_rows
 
 VOCABULARY = 320
@@ -37,7 +37,6 @@ SMALL = {
 }
 GROUPED = {**SMALL, "num_key_value_heads": 2}
 GPT2 = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 512}
-OPT = {"ffn_dim": 64, "word_embed_proj_dim": 48}
 MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 12}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 DEEPSEEK = {
@@ -50,28 +49,20 @@ DEEPSEEK = {
     "moe_intermediate_size": 32,
 }
 
-# Architecture -> (configuration, whether its rows can share prefixes).
+# Architecture -> (configuration, whether its rows can share prefixes). More of them: test_architectures.py.
 FAMILIES: dict[str, tuple[dict[str, Any], bool]] = {
     "llama": (GROUPED, True),
-    "qwen2": (GROUPED, True),
     "qwen3": ({**GROUPED, "head_dim": 16}, True),
     "mistral": ({**GROUPED, "sliding_window": 40}, True),
     "gemma2": ({**GROUPED, "head_dim": 16, "sliding_window": 64}, True),
     "gemma3_text": ({**GROUPED, "head_dim": 16, "sliding_window": 64}, True),
-    "phi": (SMALL, True),
     "phi3": (GROUPED, True),
     "gpt2": ({**SMALL, **GPT2}, True),
-    "gpt_neox": (SMALL, True),
-    "opt": ({**SMALL, **OPT}, True),
     "olmo2": (GROUPED, True),
-    "cohere": (GROUPED, True),
-    "starcoder2": ({**GROUPED, "sliding_window": None}, True),
     "mixtral": ({**GROUPED, **EXPERTS}, True),
     "deepseek_v3": ({**SMALL, **DEEPSEEK}, True),
-    "falcon": ({**SMALL, "alibi": False}, False),
     "bloom": ({**SMALL, "n_head": 4, "n_layer": 3}, False),
     "mamba": ({name: SMALL[name] for name in SMALL if name != "num_attention_heads"} | {"state_size": 8}, False),
-    "recurrent_gemma": ({**SMALL, "num_key_value_heads": 1, "lru_width": 48, "attention_window_size": 64}, False),
 }
 
 # Grouped heads, soft caps, windows, learned positions, experts, latent attention; a mask of its own, and state.
@@ -128,7 +119,7 @@ def test_an_architecture_answers_the_same_with_and_without_sharing(zoo: Any, fam
         TransformersModel(str(zoo(family)), dtype="float32", device_map=device, exact=exact) for exact in (False, True)
     )
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
-    assert together.prefix_sharing is FAMILIES[family][1]
+    assert bool(together.fast_path.disabled) is not FAMILIES[family][1]
     for one, other in zip(found, wanted, strict=True):
         assert one.score == pytest.approx(other.score, abs=1e-4 * (other.output_tokens or 1))
         assert (one.is_greedy, one.prompt_tokens, one.output_tokens) == (
@@ -179,16 +170,6 @@ def test_any_budget_gives_the_same_scores(zoo: Any, budget: Budget) -> None:
     assert [found[id(request)] for request in requests] == pytest.approx(wanted, abs=1e-4)
 
 
-def test_a_row_longer_than_a_sliding_window_is_scored_by_itself(zoo: Any) -> None:
-    model = opened(zoo("mistral"))
-    long, short = Request(LOGLIKELIHOOD, START * 3, " yes"), Request(LOGLIKELIHOOD, "the lazy", " dog")
-    assert scoring.shortest_window(model.checkpoint.config) == 40
-    assert len(model.tokens.pairs([long])[0].ids) > 40
-    wanted = opened(zoo("mistral"), exact=True).loglikelihood([long, short])
-    found = model.loglikelihood([long, short])
-    assert [one.score for one in found] == pytest.approx([one.score for one in wanted], abs=1e-4)
-
-
 @pytest.mark.parametrize("most", [1, 2, None])
 def test_continuous_decoding_gives_each_sequence_its_own_answer(zoo: Any, most: int | None) -> None:
     model, alone = opened(zoo("llama"), batch_size=most), opened(zoo("llama"), exact=True, batch_size=1)
@@ -224,7 +205,7 @@ def test_on_cuda_half_precision_and_graphs_agree_with_float32(
     together = TransformersModel(str(zoo(family)), dtype="bfloat16")
     alone = TransformersModel(str(zoo(family)), dtype="float32", exact=True)
     found, wanted = together.loglikelihood(scored()), alone.loglikelihood(scored())
-    assert together.prefix_sharing
+    assert not together.fast_path.disabled
     near = [one.score == pytest.approx(other.score, rel=0.05, abs=0.5) for one, other in zip(found, wanted, strict=True)]
     assert sum(near) >= len(near) - (5 if family == "mixtral" else 0)  # rounding may choose another expert: 4 % of tokens
     half = TransformersModel(str(zoo(family)), dtype="bfloat16", exact=True)
@@ -265,26 +246,3 @@ def test_on_cuda_prompts_are_launched_without_waiting_for_those_before(zoo: Any,
     monkeypatch.setattr(memory, "MOST_PREFILL_TOKENS", 32)
     answers = TransformersModel(str(zoo("llama")), dtype="bfloat16").generate_until(generated())
     assert [one.error for one in answers] == [None] * len(answers) and len(packs) > 2
-
-
-@pytest.mark.parametrize("sent", ["all", "others", "fewer", "too long"])
-def test_a_trie_that_was_made_ahead_changes_no_score(zoo: Any, sent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[int] = []
-
-    def noted(rows: list[list[int]]) -> Trie:
-        tries.append(len(rows))
-        return make_trie(rows)
-
-    monkeypatch.setattr(scoring, "make_trie", noted)
-    requests = scored()
-    ahead = opened(zoo("llama"))
-    long = [Request(LOGLIKELIHOOD, "dog", " the lazy dog" * 200)]
-    ahead.startup.prepare([*requests, *(long if sent == "too long" else [])])
-    given = {"others": scored(), "fewer": requests[3:], "too long": [*requests, *long]}.get(sent, requests)
-    found = ahead.loglikelihood(given)
-    # None, where those requests are computed for which one was made; one that is too long has no row.
-    assert (tries == []) == (sent in ("all", "too long"))
-    expected = opened(zoo("llama")).loglikelihood(given)
-    assert [one.score for one in found] == [one.score for one in expected]
-    assert [one.error for one in found] == [one.error for one in expected]
-    assert bool(found[-1].error) == (sent == "too long")

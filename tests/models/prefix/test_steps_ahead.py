@@ -48,7 +48,6 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             self.copies = True
 
     monkeypatch.setattr(StepGraphs, "step", step)
-    monkeypatch.setattr(StepGraphs, "capture_ahead", lambda _: None)
     monkeypatch.setattr("mill.models.hf.decoding.ContinuousDecoder", Copying)
     return steps
 

@@ -75,12 +75,12 @@ def test_the_first_rows_the_longest_and_one_in_500_are_computed_again(plain_mode
     assert verification.is_due(5, 9)
 
 
-def test_rows_that_are_sampled_are_compared_with_padded_batches(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_sampled_are_compared_with_the_plain_path(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Verification, "samples", lambda *_: True)
     model = TransformersModel(str(tiny_model), dtype="float32", device_map="cpu")
-    requests = [Request(LOGLIKELIHOOD, f"{TEXT * (1 + n % 3)}{n}", " the lazy dog") for n in range(40)]
+    requests = [Request(LOGLIKELIHOOD, f"{TEXT * (1 + n % 3)}{n}", " the lazy dog") for n in range(12)]
     model.loglikelihood(requests)
-    assert model.execution_paths()["scoring"].startswith("packed: 40 requests; verified: 40 rows, largest difference ")
+    assert model.execution_paths()["scoring"].startswith("packed: 12 requests; verified: 12 rows, largest difference ")
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_answers_of_a_model_whose_rows_mix_are_computed_again(unproved: None, tm
         requests = [Request(kind, f"{TEXT}{n}", options=generation_options(max_gen_toks=8)) for n in range(4)]
         texts, wanted_texts = ([one.text for one in model.generate_until(requests)] for model in (fast, plain))
         assert texts == wanted_texts
-    assert not fast.prefix_sharing
+    assert fast.fast_path.disabled
     (warning,) = fast.warnings()
     assert warning.startswith("the fast path was wrong: a row computed again by itself differs by ")
 
