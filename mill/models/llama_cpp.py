@@ -225,15 +225,14 @@ class LlamaCppModel(ServerModel):
             body["n_probs"] = options["logprobs"]
         reply = await self._post("/completion", body, SCORES_CAP if "logprobs" in options else BODY_CAP)
         completion = read_completion(reply.body)
-        answer = read_text(request, completion.content, options["until"], opened=opens_reasoning(request, rendered))
-        limited = completion.stop_type == "limit"
         counts = {"evaluated": completion.tokens_evaluated, "predicted": completion.tokens_predicted}
         prompt, output = read_counts(counts, ("evaluated", "predicted"), self._warn)
-        return Response(
-            text=answer.text,
-            reasoning=answer.reasoning,
-            tool_calls=answer.tool_calls,
-            finish_reason="length" if limited and not answer.stopped else "stop",
+        return read_text(
+            request,
+            completion.content,
+            options["until"],
+            opened=opens_reasoning(request, rendered),
+            finish="length" if completion.stop_type == "limit" else "stop",
             tokens=read_tokens(completion) if "logprobs" in options else None,
             prompt_tokens=prompt,
             output_tokens=output,

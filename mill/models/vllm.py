@@ -11,7 +11,7 @@ from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory
 from mill.api.errors import ModelError, SpecError
 from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, tags_of
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
 from mill.models.files import TEXT_ONLY, ModelFiles, locate
 from mill.models.media.inputs import (
@@ -31,9 +31,9 @@ from mill.models.tokens.reasoning import (
     marks_of,
     opens_reasoning,
     read_text,
-    reasoning_tokens,
     special_marks,
     stopped_too_early,
+    with_reasoning_tokens,
 )
 from mill.models.tokens.rows import Row, row_units, span_response
 from mill.models.tokens.scores import requested_top_logprobs
@@ -334,22 +334,22 @@ def sampling(request: Request, *, stops: bool = True) -> Any:
 
 
 def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *, opened: bool) -> Response:
-    completion, marks, tags = output.outputs[0], marks_of(request), tags_of(request)
+    completion, marks = output.outputs[0], marks_of(request)
     text = completion.text
     if special_marks(tokenizer, marks):  # which the engine leaves out
         text = decoded_text(tokenizer, completion.token_ids, marks)
-    answer = read_text(request, text, request.options["until"], opened=opened)
-    return Response(
-        text=answer.text,
-        reasoning=answer.reasoning,
-        tool_calls=answer.tool_calls,
-        reasoning_tokens=reasoning_tokens(tokenizer, completion.token_ids, tags) if tags and answer.reasoning else None,
-        finish_reason="stop" if answer.stopped else completion.finish_reason,
+    response = read_text(
+        request,
+        text,
+        request.options["until"],
+        opened=opened,
+        finish=completion.finish_reason,
         tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
         prompt_tokens=len(output.prompt_token_ids),
         output_tokens=len(completion.token_ids),
         truncated_tokens=truncated,
     )
+    return with_reasoning_tokens(tokenizer, request, response, completion.token_ids)
 
 
 def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:

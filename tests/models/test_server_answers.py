@@ -111,6 +111,26 @@ def test_tool_calls_are_read_with_their_arguments() -> None:
     assert server.calls[0][1]["tools"] == [ADD.to_dict()]
 
 
+def test_calls_in_the_text_are_read_where_the_server_leaves_out_the_tools() -> None:
+    """Its prompt is the same with and without tools, so they are described in the system message."""
+    called = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path == "/apply-template":
+            return {"prompt": "Count."}
+        return chat({"content": f"Let me see. {called}"}) if path == "/v1/chat/completions" else status(404)
+
+    with FaultServer(answer) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
+        model.ready()
+        request = Request(GENERATE, DIALOG, options=generation_options(), tools=(ADD,))
+        model.check(request)
+        (response,) = model.generate_until([request])
+        sent = server.calls[-1][1]
+    assert "tools" not in sent and ADD.description in sent["messages"][0]["content"]
+    assert (response.text, [call.arguments for call in response.tool_calls]) == ("Let me see.", [{"a": 2, "b": 2}])
+
+
 def test_streamed_tool_calls_are_put_together() -> None:
     parts = [
         {"index": 0, "id": "a", "function": {"name": "add", "arguments": ""}},

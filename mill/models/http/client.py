@@ -108,28 +108,23 @@ class Client:
 
     async def stream(self, path: str, body: Any, collector: Callable[[], Collector]) -> Reply:
         """A streamed response (server-sent events), joined into one body by a collector."""
-        return await self.guarded(lambda: self._stream_once(path, body, collector()))
+        body = {**body, "stream": True}
+        return await self.guarded(lambda: self._once("POST", path, body, self.timeout, collector=collector()))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """A call under the policy of the server: see there."""
         assert self._policy is not None
         return await self._policy.call(call)
 
-    async def _once(self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP) -> Reply:
-        started = time.perf_counter()
+    async def _once(
+        self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP, collector: Collector | None = None
+    ) -> Reply:
+        """One attempt. A collector joins the events of a stream; a server that cannot stream sends one JSON body."""
+        started, first = time.perf_counter(), None
         async with _as_failure(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
             await refuse_status(answer)
-            content = await read_json(answer, cap)
-        raise_reported(content)
-        return Reply(content, time.perf_counter() - started)
-
-    async def _stream_once(self, path: str, body: Any, collector: Collector) -> Reply:
-        started, first = time.perf_counter(), None
-        body = {**body, "stream": True}
-        async with _as_failure(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
-            await refuse_status(answer)
-            if answer.content_type != "text/event-stream":  # a server that cannot stream sends one JSON body
-                content = await read_json(answer, BODY_CAP)
+            if collector is None or answer.content_type != "text/event-stream":
+                content = await read_json(answer, cap)
                 raise_reported(content)
                 return Reply(content, time.perf_counter() - started)
             async for name, data in read_events(answer):
@@ -243,14 +238,36 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
     An interrupt, an exception of the consumer or close() cancels the coroutine and waits until it has ended.
     """
     results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    thread = _LoopThread(start(results.put), results)
+    ended = threading.Event()  # an interrupted join() would report the thread as ended
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    errors: list[BaseException] = []
+
+    async def main() -> None:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))  # type: ignore[arg-type]
+        await start(results.put)
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+            results.put(ended)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="mill-http", daemon=True).start()
     try:
-        while (result := _next(results)) is not thread:
+        while (result := _next(results)) is not ended:
             yield result
-        if thread.error is not None:
-            raise thread.error
+        if errors:
+            raise errors[0]
     finally:
-        thread.cancel()
+        while not ended.is_set():
+            if running:
+                loop, task = running.pop()
+                with contextlib.suppress(RuntimeError):  # it has ended by itself
+                    loop.call_soon_threadsafe(task.cancel)
+            ended.wait(WAKE_S)
 
 
 def _next(results: queue.SimpleQueue[Any]) -> Any:
@@ -258,41 +275,3 @@ def _next(results: queue.SimpleQueue[Any]) -> Any:
     while True:
         with contextlib.suppress(queue.Empty):
             return results.get(timeout=WAKE_S)
-
-
-class _LoopThread:
-    """A coroutine on an event loop in a thread; puts itself into the queue when it has ended."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], results: queue.SimpleQueue[Any]) -> None:
-        self._coroutine, self._results = coroutine, results
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelled = False
-        self._ended = threading.Event()  # an interrupted join() would report the thread as ended
-        self.error: BaseException | None = None
-        context = contextvars.copy_context()
-        threading.Thread(target=lambda: context.run(self._run), name="mill-http", daemon=True).start()
-
-    def cancel(self) -> None:
-        """Cancel the coroutine unless it has ended, and wait for it."""
-        self._cancelled = True
-        if not self._ended.is_set() and self._loop is not None and self._task is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        while not self._ended.wait(WAKE_S):
-            pass
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._ended.set()
-            self._results.put(self)
-
-    async def _main(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._cancelled:
-            self._coroutine.close()
-            raise asyncio.CancelledError
-        await self._coroutine

@@ -189,21 +189,21 @@ def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], beg
     finish, reasoning = read_finish(choice), read_reasoning(choice)
     calls = read_tool_calls(choice, finish)
     text = _text_of(choice, finish, answered=bool(calls) or reasoning is not None).removeprefix(begun)
-    answer = read_text(request, text, request.options["until"])
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
-    return Response(
-        text=answer.text,
-        reasoning=reasoning or answer.reasoning,
+    response = read_text(
+        request,
+        text,
+        request.options["until"],
+        finish=finish,
         reasoning_tokens=_read_detail(completion.usage, "completion_tokens_details", "reasoning_tokens"),
         cached_tokens=_read_detail(completion.usage, "prompt_tokens_details", "cached_tokens"),
-        tool_calls=calls,
-        finish_reason="stop" if answer.stopped else finish,
         tokens=read_tokens(read_logprobs(choice)),
         prompt_tokens=prompt,
         output_tokens=output,
         seconds=reply.seconds,
         first_token_s=reply.first_token_s,
     )
+    return replace(response, reasoning=reasoning or response.reasoning, tool_calls=calls or response.tool_calls)
 
 
 def _text_of(choice: Choice, finish: str | None, *, answered: bool) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from mill.api.request import ReasoningTags, Request, tags_of
 from mill.api.response import Response
-from mill.api.tools import ToolCall
 from mill.models.tokens.tool_calls import MARKERS, split_tool_calls
 
 
@@ -34,31 +33,25 @@ def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[i
     return [stop for stop in until if stop and stop not in specials], ids
 
 
-@dataclass(frozen=True)
-class GeneratedText:
-    """A generated text: the answer before its first stop string, the reasoning before the answer, and the calls in it."""
-
-    text: str
-    reasoning: str | None = None
-    stopped: bool = False
-    tool_calls: tuple[ToolCall, ...] = ()
-
-
 def opens_reasoning(request: Request, prompt: str) -> bool:
     """Whether a rendered prompt ends inside of reasoning."""
     tags = tags_of(request)
     return tags is not None and tags.opened_by(prompt)
 
 
-def read_text(request: Request, text: str, stops: Sequence[str], *, opened: bool | None = None) -> GeneratedText:
-    """A generated text as an answer. `opened` is whether the prompt ends inside of reasoning; None where it is not known."""
+def read_text(
+    request: Request, text: str, stops: Sequence[str], *, finish: str | None, opened: bool | None = None, **fields: Any
+) -> Response:
+    """A generated text as a response: the reasoning, the answer before its first stop string, and the calls in it. `opened`
+    is whether the prompt ends inside of reasoning; None where it is not known."""
     tags = tags_of(request)
     reasoning = None
     if tags is not None:
         reasoning, text = tags.split(text, opened=opened)
     text, stopped = cut_at_stops(text, stops)
     text, calls = split_tool_calls(text) if request.tools else (text, ())
-    return GeneratedText(text, reasoning, stopped, calls)
+    reason = "stop" if stopped else finish
+    return Response(text=text, reasoning=reasoning, tool_calls=calls, finish_reason=reason, **fields)
 
 
 def stopped_too_early(request: Request, response: Response) -> bool:
@@ -99,6 +92,13 @@ def reasoning_tokens(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags) ->
         return tags.end in decoded_text(tokenizer, ids[: last + 1], (tags.start, tags.end))
 
     return min(len(ids), bisect_left(range(len(ids)), True, key=ended) + 1)
+
+
+def with_reasoning_tokens(tokenizer: Any, request: Request, response: Response, ids: Sequence[int]) -> Response:
+    tags = tags_of(request)
+    if tags is None or response.reasoning is None:
+        return response
+    return replace(response, reasoning_tokens=reasoning_tokens(tokenizer, ids, tags))
 
 
 class StopEndings:
