@@ -159,17 +159,7 @@ def test_scores_of_llama_cpp(mode: Mode) -> None:
     check_recorded(mode, response, model.warnings())
 
 
-INVALID_TOKENS = [
-    None,
-    "x",
-    {},
-    {"tokens": None},
-    {"tokens": "x"},
-    {"tokens": ["1"]},
-    {"tokens": [1.5]},
-    {"tokens": [-1]},
-    [1],
-]
+INVALID_TOKENS = [None, {}, {"tokens": ["1"]}, {"tokens": [-1]}]
 
 
 @pytest.mark.parametrize("body", INVALID_TOKENS, ids=repr)
@@ -221,15 +211,7 @@ def test_invalid_properties_of_llama_cpp(body: Any, message: str) -> None:
     assert message in str(raised.value)
 
 
-INVALID_LISTS: list[Any] = [
-    None,
-    [],
-    "x",
-    {"data": "x"},
-    {"data": [7]},
-    {"data": [{"meta": "x"}]},
-    {"data": [{"meta": {"n_vocab": "9"}}]},
-]
+INVALID_LISTS: list[Any] = [None, {"data": [7]}, {"data": [{"meta": {"n_vocab": "9"}}]}]
 
 
 @pytest.mark.parametrize("body", INVALID_LISTS, ids=repr)

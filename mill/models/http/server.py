@@ -27,6 +27,7 @@ from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
 from mill.models.spec.open import check_address, check_key, check_seconds, check_text, check_whole
 from mill.models.tokens.chat_template import wanted
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
 from mill.models.tokens.reasoning import stopped_too_early
 from mill.support.secrets import remember, scrub, split_password, variables_in
 from mill.support.terminal import describe, one_line, warn
@@ -69,6 +70,8 @@ class ServerModel(MillModel):
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
         # One that overrides a public method needs a response to every request.
         self.meters_calls = all(getattr(type(self), kind) is getattr(MillModel, kind) for kind in self._senders())
+        self._served: dict[str, Any] = {}
+        """What the server says about itself and its model. `identity` has those fields that change an answer."""
         self._warnings: list[str] = []
         self._model_mismatch = False
         self._reasons = False
@@ -213,6 +216,20 @@ class ServerModel(MillModel):
 
     async def _score_document(self, request: Request) -> Response:
         raise cannot_serve(self, ROLLING)
+
+    async def _tokenize(self, text: str) -> list[int]:
+        """The token ids of a text, for backends that score by them."""
+        raise NotImplementedError
+
+    async def _pair(self, context: str, continuation: str, window: int, prefix: int | None) -> TokenPair:
+        """Context and continuation tokenized as one text, cut to a context of `window` tokens."""
+        context, continuation = move_spaces(context, continuation)
+        whole = await self._tokenize(context + continuation)
+        n_context = len(await self._tokenize(context)) if context else 0
+        pair = make_pair(whole, n_context, window=window - 1, prefix=prefix)
+        if not pair.fits:
+            raise Failure("http", f"the continuation is longer than the context of {window} tokens")
+        return pair
 
     def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
         """Requests with the same media or a shared prefix one after another, for the server's caches. With a budget they are

@@ -41,7 +41,6 @@ class Logprobs(msgspec.Struct):
     tokens: list[str | int] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
-    text_offset: list[int] | None = None
 
 
 class PromptToken(msgspec.Struct):

@@ -211,12 +211,10 @@ def test_nan_scores_count_as_failures() -> None:
             return status(404 if path == "/tokenize" else 400)
         words = body["prompt"].split(" ")
         value = -1.0 if good.acquire(blocking=False) else float("nan")
-        offsets = [max(0, sum(len(word) + 1 for word in words[:index]) - 1) for index in range(len(words) + 1)]
         logprobs = {
             "tokens": [words[0], *(f" {word}" for word in words[1:]), "x"],
             "token_logprobs": [None, *[value] * len(words)],
             "top_logprobs": [None, *[{"a": value}] * len(words)],
-            "text_offset": offsets,
         }
         return {"choices": [{"text": "x", "finish_reason": "stop", "logprobs": logprobs}]}
 

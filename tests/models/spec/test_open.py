@@ -237,26 +237,15 @@ def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, mo
     assert make_spec("shapes", base_url="http://h") == parse_spec("openai-compat[model=shapes,base_url=http://h]")
 
 
-def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_config_of_the_current_folder_is_read_instead_of_the_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "shapes").mkdir()
     config = "mill/models/configs/clip/shapes.py"
-    assert parse_spec("./shapes") == parse_spec("hf[path=./shapes]") and parse_spec(config).config == config
-    assert not caplog.messages
-    assert resolve_spec(parse_spec(config)).backend == "clip"
-    parse_spec("shapes")
-    assert caplog.messages == [
-        "the model shapes is ./shapes of the current folder, which hides the packaged config of that name: "
-        f"write ./shapes for the folder, {config} for the config"
-    ]
+    assert parse_spec(config).config == config and resolve_spec(parse_spec(config)).backend == "clip"
     (tmp_path / config).parent.mkdir(parents=True)
     (tmp_path / config).write_text('model = {"type": "timm", "path": "mine"}')
     assert resolve_spec(parse_spec(config)).backend == "timm"
-    assert caplog.messages[1:] == [
-        f"the config {config} is read from the current folder, not from mill: write shapes for the packaged one"
-    ]
 
 
 def test_an_unknown_argument_is_refused_with_the_nearest_and_with_all() -> None:
