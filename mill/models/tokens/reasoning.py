@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from mill.api.request import ReasoningTags, Request, tags_of
@@ -101,31 +101,20 @@ def with_reasoning_tokens(tokenizer: Any, request: Request, response: Response, 
     return replace(response, reasoning_tokens=reasoning_tokens(tokenizer, ids, tags))
 
 
-class StopEndings:
-    """Which tokens may complete a stop string: those whose text has the last character of one. Most tokens have none, and
-    decoding the end of every answer after every token would take longer than a step of the model."""
-
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        self._last = {stop[-1] for stop in stops if stop}
-        # A tokenizer may drop white space of a token that is decoded alone, and a part of a character has no text.
-        self._certain = all(one.isascii() and not one.isspace() for one in self._last)
-        self._known: dict[int, bool] = {}
-
-    def may_end(self, token: int) -> bool:
-        if not self._certain:
-            return True
-        known = self._known.get(token)
-        if known is None:
-            text = str(self._tokenizer.decode([token]))
-            known = self._known[token] = not text or any(one in text for one in self._last)
-        return known
-
-
 @lru_cache(maxsize=64)
-def stop_endings(tokenizer: Any, stops: tuple[str, ...]) -> StopEndings:
-    """The same object for all answers with these stop strings."""
-    return StopEndings(tokenizer, stops)
+def ending_tokens(tokenizer: Any, stops: tuple[str, ...]) -> Callable[[int], bool]:
+    """Whether a token may complete a stop string: its text has the last character of one. Most tokens have none, and
+    decoding the end of every answer after every token would take longer than a step of the model."""
+    last = {stop[-1] for stop in stops if stop}
+    # A tokenizer may drop white space of a token that is decoded alone, and a part of a character has no text.
+    certain = all(character.isascii() and not character.isspace() for character in last)
+
+    @cache
+    def may_end(token: int) -> bool:
+        text = str(tokenizer.decode([token])) if certain else ""
+        return not text or any(character in text for character in last)
+
+    return may_end
 
 
 class StopDetector:
@@ -133,7 +122,7 @@ class StopDetector:
 
     def __init__(self, tokenizer: Any, stops: Sequence[str], tags: ReasoningTags | None, *, opened: bool) -> None:
         self.tokenizer, self.stops, self.tags, self.opened = tokenizer, stops, tags, opened
-        self._endings = stop_endings(tokenizer, tuple(stops))
+        self._may_end = ending_tokens(tokenizer, tuple(stops))
         self._reasons: bool | None = None if tags is not None else False  # None until the first characters are there
         self._start = 0  # of the answer
         # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
@@ -147,7 +136,7 @@ class StopDetector:
             self._reasons = self._begins_with_reasoning(generated)
         if self._reasons is None:
             return False
-        if not self._reasons and not self._endings.may_end(generated[-1]):
+        if not self._reasons and not self._may_end(generated[-1]):
             return False
         text = str(self.tokenizer.decode(generated[max(self._start, len(generated) - self._tail) :]))
         if self._reasons and self.tags is not None:
