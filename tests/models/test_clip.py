@@ -148,13 +148,6 @@ def check(answers: Sequence[Response], names: Sequence[str], expected: torch.Ten
         assert scores == sorted(scores, reverse=True)
 
 
-def test_the_packaged_model_matches_open_clip(image_files: list[Path]) -> None:
-    demo = Path(__file__).parents[2] / "mill/models/configs/clip/shapes"
-    requests = [image_request(file, Labels(CLASSES, templates=TEMPLATES)) for file in image_files]
-    answers = ready(ClipModel(str(demo), device="cpu")).zero_shot_classify(requests)
-    check(answers, CLASSES, Reference(f"local-dir:{demo}").cosines(image_files, CLASSES, TEMPLATES))
-
-
 @pytest.mark.parametrize("templates", [TEMPLATES, TEMPLATES[1:2]])
 def test_rankings_match_open_clips_zero_shot_code(
     model: ClipModel, reference: Reference, image_files: list[Path], templates: tuple[str, ...]

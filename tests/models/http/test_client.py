@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -377,47 +375,3 @@ def test_a_call_that_swallows_its_cancellation_is_cancelled_again() -> None:
     with pytest.raises(ValueError, match="the end"):
         list(Client("http://127.0.0.1:9", concurrency=2).run_all(range(2), work))
     assert swallowed.is_set()
-
-
-def test_an_interrupt_cancels_calls_in_flight() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-
-    once = threading.Lock()
-
-    def answer(server: FaultServer, path: str, body: Any) -> Any:
-        if len(server.calls) >= 2 and once.acquire(blocking=False):
-            os.kill(os.getpid(), signal.SIGINT)
-        return stall()
-
-    with FaultServer(answer) as server:
-        caller = Client(server.url, timeout=1e6)
-
-        async def work(_: int) -> Any:
-            return await caller.post("/ask", {})
-
-        with pytest.raises(KeyboardInterrupt):
-            list(caller.run_all(range(100), work))
-
-
-def run_limiter(maximum: int, serve: Callable[[int], float], calls: int) -> ConcurrencyLimiter:
-    """Drive a limiter with a simulated clock: `serve(busy)` is the duration of a call while `busy` are in flight."""
-    now = [0.0]
-    limiter = ConcurrencyLimiter(maximum, clock=lambda: now[0])
-
-    async def drive() -> None:
-        done = 0
-        while done < calls:
-            limit = limiter.limit
-            for _ in range(limit):
-                await limiter.enter()
-            now[0] += serve(limit)
-            for _ in range(limit):
-                await limiter.leave(ok=True)
-            done += limit
-
-    asyncio.run(drive())
-    return limiter
-
-
-def test_the_limit_stays_low_where_the_server_only_queues() -> None:
-    assert run_limiter(64, lambda busy: busy * 0.5, 200).limit <= 10

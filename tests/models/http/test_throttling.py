@@ -45,79 +45,41 @@ def test_a_server_that_stays_busy_is_an_error_with_its_message() -> None:
         assert len(server.calls) == policy.THROTTLED_ATTEMPTS
 
 
-async def window(limiter: ConcurrencyLimiter) -> int:
-    """As many successful calls as the limiter admits; returns their number."""
-    limit = limiter.limit
-    for _ in range(limit):
-        await limiter.enter()
-    for _ in range(limit):
-        await limiter.leave(ok=True)
-    return limit
-
-
-def accelerating_clock() -> Callable[[], float]:
-    """A clock on which each call is faster than the last, so that the limiter raises its limit."""
-    now, pace = 0.0, 1.0
-
-    def read() -> float:
-        nonlocal now, pace
-        now, pace = now + pace, pace * 0.99
-        return now
-
-    return read
-
-
-def test_after_a_refusal_the_limit_stays_below_the_refused_one() -> None:
-    async def steps(limiter: ConcurrencyLimiter) -> None:
-        limiter.limit = 16
-        await limiter.push_back(None)
-        assert limiter.limit == 8
-        limits = [await window(limiter) for _ in range(12)]
-        assert limits[0] == 8 and max(limits) == 15
-
-    asyncio.run(steps(ConcurrencyLimiter(64, clock=accelerating_clock())))
-
-
-def test_without_a_refusal_the_limit_grows_to_its_maximum() -> None:
-    """The twin, without the refusal."""
-
-    async def steps(limiter: ConcurrencyLimiter) -> None:
-        limiter.limit = 8
-        limits = [await window(limiter) for _ in range(12)]
-        assert max(limits) == 64
-
-    asyncio.run(steps(ConcurrencyLimiter(64, clock=accelerating_clock())))
-
-
-def test_the_limit_is_probed_again_after_many_windows() -> None:
-    async def steps(limiter: ConcurrencyLimiter) -> None:
-        limiter.limit = 4
-        await limiter.push_back(None)
-        limits = [await window(limiter) for _ in range(80)]
-        assert max(limits) > 3
-
-    asyncio.run(steps(ConcurrencyLimiter(64, clock=iter(range(10**6)).__next__)))
-
-
-def test_concurrency_adapts_to_a_server_that_takes_eight_calls() -> None:
-    """It answers eight calls in a second and refuses the others."""
+def limits_of(seconds: Callable[[int], float], accepted: int = 64, windows: int = 40) -> list[int]:
+    """The limits of a client over the windows on a server which takes so many seconds for as many calls as the limit, and
+    refuses those above the number that it accepts."""
     now, limits = 0.0, list[int]()
 
     async def steps(limiter: ConcurrencyLimiter) -> None:
         nonlocal now
-        for _ in range(200):
+        for _ in range(windows):
             limits.append(limiter.limit)
             for _ in range(limiter.limit):
                 await limiter.enter()
-            now += 1
-            if limits[-1] > 8:
+            now += seconds(limits[-1])
+            if limits[-1] > accepted:
                 await limiter.push_back(None)
             for number in range(limits[-1]):
-                await limiter.leave(ok=number < 8)
+                await limiter.leave(ok=number < accepted)
 
     asyncio.run(steps(ConcurrencyLimiter(64, clock=lambda: now)))
+    return limits
+
+
+def test_the_limit_grows_while_more_calls_give_more_throughput() -> None:
+    assert limits_of(lambda calls: 1.0)[-1] == 64
+
+
+def test_the_limit_stays_low_where_the_server_only_queues() -> None:
+    """Calls that wait in its queue would run into their timeout."""
+    assert max(limits_of(lambda calls: 0.5 * calls)) <= 10
+
+
+def test_the_limit_adapts_to_a_server_that_takes_eight_calls() -> None:
+    """The limit stays below one that was refused, which is tried again after many windows."""
+    limits = limits_of(lambda calls: 1.0, accepted=8, windows=200)
     assert max(limits) > 8, "refused at least once"
-    assert sum(limit > 8 for limit in limits[20:]) <= 20 and min(limits) >= 4
+    assert 1 <= sum(limit > 8 for limit in limits[20:]) <= 20 and min(limits) >= 4
 
 
 @pytest.fixture
@@ -148,16 +110,6 @@ def test_a_steady_client_starts_with_all_its_calls_and_an_adaptive_one_with_few(
     with FaultServer(answer) as server:
         post_all(server, 12, concurrency=12, steady=steady)
     assert admitted[0] == expected
-
-
-def test_a_steady_client_never_exceeds_its_concurrency(busy: list[int]) -> None:
-    def answer(server: FaultServer, path: str, body: Any) -> Any:
-        until(lambda: server.max_in_flight == 3, "third call in flight")
-        return body
-
-    with FaultServer(answer) as server:
-        post_all(server, 12, concurrency=3, steady=True)
-        assert server.max_in_flight == max(busy) == 3
 
 
 @pytest.mark.parametrize("steady", [True, False])
