@@ -300,7 +300,7 @@ class LlamaCppModel(ServerModel):
         positions = read_completion(reply.body).completion_probabilities
         if not positions or not positions[0].top_logprobs:
             raise Failure("garbage", "the server's answer has no probabilities of the next token")
-        return Distribution(read_top(positions[0]), count)
+        return Distribution(read_top(positions[0]))
 
     async def _render(self, request: Request) -> str:
         """Dialogs go through the server's own template."""

@@ -97,6 +97,7 @@ class VLLMModel(TokenModel):
             "engine": engine,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
+            **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
         }
 
     @cached_property

@@ -197,9 +197,11 @@ def test_unusual_but_valid_model_lists(body: Any) -> None:
 def test_an_invalid_context_length_can_be_overridden() -> None:
     with FaultServer(lambda *_: hostile.whole()) as server:
         server.metadata["max_model_len"] = "4096"
-        model = open_model(f"{server.url}[model=m,max_context_length=2048]")
+        model, other = (open_model(f"{server.url}[model=m,max_context_length={length}]") for length in (2048, 1024))
         model.ready()
+        other.ready()
     assert model.capabilities.max_context_length == 2048
+    assert model.identity() != other.identity(), "prompts are cut elsewhere"
 
 
 @pytest.mark.parametrize(("body", "message"), hostile_scores.INVALID_PROPS.values(), ids=hostile_scores.INVALID_PROPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import math
 import os
 import time
 from abc import abstractmethod
@@ -25,13 +26,15 @@ from mill.models.http.failures import BODY_CAP, Failure
 from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
-from mill.models.spec.open import check_address, check_key, check_seconds, check_text, check_whole
-from mill.models.tokens.chat_template import wanted
+from mill.models.spec.open import check_address, check_argument, check_key, check_whole
+from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
 from mill.models.tokens.reasoning import stopped_too_early
 from mill.support.secrets import remember, scrub, split_password, variables_in
 from mill.support.terminal import describe, one_line, warn
 
+OWN_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
+"""Options of a request that a server gets under other names; all others are sent as they are."""
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 BUSY_S = 30.0  # how long the first probe of a server that answers 429 is retried, without --wait
@@ -51,8 +54,9 @@ class ServerModel(MillModel):
     """A spec that needs no server, for the same message."""
 
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
-        check_text("model", model)
-        check_seconds("timeout", timeout)
+        check_argument("model", model, valid=isinstance(model, str), needed="a string")
+        seconds = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and 0 < timeout < math.inf
+        check_argument("timeout", timeout, valid=seconds, needed="a number of seconds above 0, such as 120")
         check_whole("concurrency", concurrency, least=1, most=MAX_CONCURRENCY)
         variable = next((name for name in KEY_VARIABLES if os.environ.get(name)), None)
         key = check_key(api_key, "api_key") or (check_key(os.environ[variable], variable) if variable else None)

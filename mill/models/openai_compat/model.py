@@ -25,7 +25,7 @@ from mill.models.http.probes import (
     same_model,
     takes_vllm_fields,
 )
-from mill.models.http.server import ServerModel, messages_of
+from mill.models.http.server import OWN_OPTIONS, ServerModel, messages_of
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import (
     ServedModel,
@@ -38,7 +38,7 @@ from mill.models.openai_compat.answers import (
 )
 from mill.models.spec.backends import OLLAMA_URL
 from mill.models.spec.open import check_flag, check_whole
-from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
+from mill.models.tokens.chat_template import wanted
 from mill.models.tokens.pairs import move_spaces, with_prefix
 from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.tokenizer import rolling_windows
@@ -50,7 +50,6 @@ from mill.support.validate import convert
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
 MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate
 MAX_STOPS = 4  # of OpenAI's API; the others are applied here
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer adds a BOS: pass bos_token_id=..."
 NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
 NO_TOKENS = "the server gives no log-probabilities of its answers"
@@ -122,6 +121,7 @@ class OpenAICompatModel(ServerModel):
             "model": self.model,
             "chat": self.chat,
             "bos_token_id": self.bos_token_id,
+            **({"max_context_length": self.max_context_length} if self.max_context_length else {}),
             "parameters": redact(self.parameters),
             "served": {name: self._served[name] for name in fields if name in self._served},
         }
@@ -253,7 +253,7 @@ class OpenAICompatModel(ServerModel):
             "model": self.model,
             "max_tokens": options["max_gen_toks"],
             "temperature": options["temperature"],
-            **{name: value for name, value in options.items() if name not in _OPTIONS},
+            **{name: value for name, value in options.items() if name not in OWN_OPTIONS},
             **self.parameters,
         }
         if stops := self._sent_stops(request):

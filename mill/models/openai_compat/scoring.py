@@ -243,7 +243,7 @@ def read_next_tokens(body: Any) -> Distribution:
     by_id = {name: value for name, value in named.items() if isinstance(name, int)}
     if not by_id or len(by_id) != len(top):
         raise Failure("garbage", "the server's answer has no distribution of the next token by id")
-    return Distribution(by_id, NEXT_TOKENS)
+    return Distribution(by_id)
 
 
 def _probe(client: Client, body: dict[str, Any]) -> Any:
