@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from mill.models.http.failures import BODY_CAP, Failure, parsed, raise_reported, read_events, read_json, refuse_status
@@ -23,7 +22,6 @@ R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
 CANCEL_AGAIN_S = 0.5
 WAKE_S = 1.0  # the longest wait in which an interrupt may go unseen
-LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
 
 @dataclass(frozen=True)
@@ -120,8 +118,16 @@ class Client:
         self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP, collector: Collector | None = None
     ) -> Reply:
         """One attempt. A collector joins the events of a stream; a server that cannot stream sends one JSON body."""
+        import aiohttp
+
+        options: dict[str, Any] = {"timeout": aiohttp.ClientTimeout(total=timeout), "allow_redirects": False}
+        if collector is not None and self.base_url.startswith("http://"):
+            options["headers"] = {"Connection": "close"}  # llama-server ends it after a stream, whatever it announces
         started, first = time.perf_counter(), None
-        async with _as_failure(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
+        async with (
+            _as_failure(self.base_url, timeout),
+            self._session.request(method, self.base_url + path, json=body, **options) as answer,
+        ):
             await refuse_status(answer)
             if collector is None or answer.content_type != "text/event-stream":
                 content = await read_json(answer, cap)
@@ -135,33 +141,12 @@ class Client:
         return Reply(collector.whole(), time.perf_counter() - started, first)
 
     @asynccontextmanager
-    async def _send(self, method: str, path: str, body: Any, timeout: float) -> AsyncIterator[Any]:
-        """The answer, once its head is there. A server may close an idle connection, such as after
-        a stream: that call is sent on another connection at once, and is no retry."""
-        import aiohttp
-
-        options = {"json": body, "timeout": aiohttp.ClientTimeout(total=timeout), "allow_redirects": False}
-        while True:
-            connection, sent = SimpleNamespace(reused=False), time.perf_counter()
-            try:
-                call = self._session.request(method, self.base_url + path, **options, trace_request_ctx=connection)
-                answer = await call
-                break
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                begun = not isinstance(getattr(error, "message", ""), str)  # a part of the head
-                if not connection.reused or begun or time.perf_counter() - sent > LATEST_CLOSE_S:
-                    raise
-        async with answer:
-            yield answer
-
-    @asynccontextmanager
     async def _open(self, policy: ServerPolicy | None = None) -> AsyncIterator[None]:
         """A session and a policy for one event loop."""
         import aiohttp
 
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.concurrency), headers=self.headers, trace_configs=[_traced_reuse()]
-        )
+        connector = aiohttp.TCPConnector(limit=self.concurrency)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self.headers)
         self._policy = policy or ServerPolicy(self)
         self._policy.open()
         try:
@@ -178,18 +163,6 @@ def _event(name: str, data: bytes) -> Any:
     if name == "error":
         raise_reported({"error": event or "without a message"})
     return event
-
-
-def _traced_reuse() -> Any:
-    """Marks the calls whose connection was used before."""
-    import aiohttp
-
-    async def reused(_: Any, trace: Any, __: Any) -> None:
-        trace.trace_request_ctx.reused = True
-
-    config = aiohttp.TraceConfig()
-    config.on_connection_reuseconn.append(reused)
-    return config
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[None]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import client, failures, policy
+from mill.models.http import failures, policy
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure, read_events
 from mill.models.http.policy import ConcurrencyLimiter, counted_calls
@@ -198,6 +197,14 @@ def test_reasoning_counts_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (message["reasoning_content"], message["content"]) == ("hm", "yes") and reply.first_token_s == 1.0
 
 
+def test_the_connection_of_a_stream_is_not_used_again() -> None:
+    """llama-server closes it without a word: the next call would fail and count as a retry."""
+    with FaultServer(lambda *_: events(chunk("yes", "stop"))) as server:
+        stream(server)
+        post_all(server)
+        assert [headers.get("Connection") for headers in server.headers[:2]] == ["close", None]
+
+
 def test_a_stream_without_a_finish_reason_is_an_error() -> None:
     with FaultServer(lambda *_: events(chunk("half"))) as server:
         result = stream(server)
@@ -276,58 +283,6 @@ def test_latency_includes_retries_and_pauses(pauses: list[float]) -> None:
         ((_, (reply, calls)),) = caller.run_all([0], work)
     assert calls.retries == 1
     assert 49 < sum(pauses) <= reply.seconds == calls.seconds
-
-
-def hang_up(sent: bytes = b"") -> Fault:
-    """Closes the connection after these bytes, without a word."""
-
-    def play(handler: Any) -> None:
-        handler.wfile.write(sent)
-        handler.wfile.flush()
-        handler.close_connection = True
-        handler.connection.shutdown(socket.SHUT_RDWR)
-
-    return Fault(play)
-
-
-def attempts_of_two_calls(fault: Fault, number: int) -> tuple[int, int, str | None]:
-    """One after the other, where the server plays a fault at call `number`, counted from 1: the calls that
-    arrived, the attempts of that one, and why it was retried."""
-
-    def answer(server: FaultServer, path: str, body: Any) -> Any:
-        return fault if len(server.calls) == number else body
-
-    async def work(_: int) -> Any:
-        with counted_calls() as calls:
-            return await caller.post("/ask", {}), calls
-
-    with FaultServer(answer) as server:
-        caller = Client(server.url, timeout=5.0, concurrency=1)
-        replies = [found for _, found in caller.run_all([0, 1], work)]
-        _, calls = replies[number - 1]
-        return len(server.calls), calls.retries + 1, calls.retry_reason
-
-
-def test_a_connection_that_was_closed_between_two_calls_is_no_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sent at once on another connection, without a pause of half a minute."""
-    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 30.0)
-    assert attempts_of_two_calls(hang_up(), 2) == (3, 1, None)
-
-
-@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_a_connection_that_was_closed_inside_of_an_answer_is_a_retry(sent: bytes) -> None:
-    calls, attempts, reason = attempts_of_two_calls(hang_up(sent), 2)
-    assert (calls, attempts) == (3, 2) and str(reason).startswith("the connection to http://127.0.0.1:")
-
-
-def test_a_new_connection_that_is_closed_without_an_answer_is_a_retry() -> None:
-    calls, attempts, reason = attempts_of_two_calls(hang_up(), 1)
-    assert (calls, attempts) == (3, 2) and str(reason).endswith("was cut: ServerDisconnectedError")
-
-
-def test_a_connection_that_is_closed_late_may_have_failed_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LATEST_CLOSE_S", 0.0)
-    assert attempts_of_two_calls(hang_up(), 2)[:2] == (3, 2)
 
 
 INTERRUPTED = """
