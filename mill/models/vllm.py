@@ -249,11 +249,10 @@ class VLLMModel(TokenModel):
         responses = []
         for row, output in zip(rows, self._call_media(rows, decoded, params), strict=True):
             span = row.spans[0]
-            positions = output.prompt_logprobs[-len(span) :]
-            entries = [position[token] for token, position in zip(span, positions, strict=True)]
+            score, greedy = span_score(output.prompt_logprobs[-len(span) :], span)
             response = Response(
-                score=sum(entry.logprob for entry in entries),
-                is_greedy=all(entry.rank == 1 for entry in entries),
+                score=score,
+                is_greedy=greedy,
                 prompt_tokens=len(output.prompt_token_ids) - len(span),
                 output_tokens=len(span),
             )
@@ -276,8 +275,7 @@ class VLLMModel(TokenModel):
         for (row, index), positions, count in zip(missing, scored, counts, strict=True):
             span = row.spans[index]
             continuation = positions[span.start + 1 : span.start + 1 + len(span.tokens)]
-            entries = [position[token] for position, token in zip(continuation, span.tokens, strict=True)]
-            score, greedy = sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries)
+            score, greedy = span_score(continuation, span.tokens)
             tokens = with_top_logprobs(span.tokens, continuation) if count else None
             answers[row, index] = replace(span_response(row, span, score, greedy), tokens=tokens)
         return [[answers[row, index] for index in range(len(row.spans))] for row in rows]
@@ -311,10 +309,15 @@ class VLLMModel(TokenModel):
         totals, counts = [0.0] * len(batch), [0] * len(batch)
         for (index, row), positions in zip(windows, scored, strict=True):
             span = row.spans[0]
-            new = positions[span.start + 1 :]
-            totals[index] += sum(position[token].logprob for position, token in zip(new, span.tokens, strict=True))
-            counts[index] += len(new)
+            totals[index] += span_score(positions[span.start + 1 :], span.tokens)[0]
+            counts[index] += len(span.tokens)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
+
+
+def span_score(positions: Sequence[Any], tokens: Sequence[int]) -> tuple[float, bool]:
+    """The sum of the log-probabilities of tokens, and whether each is the argmax of its position."""
+    entries = [position[token] for position, token in zip(positions, tokens, strict=True)]
+    return sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries)
 
 
 def sampling(request: Request, *, stops: bool = True) -> Any:

@@ -63,6 +63,9 @@ class Client:
     """Whether `concurrency` calls are in flight from the start, instead of as many as give the best throughput."""
     verifies: bool = True
     """Whether the server behind the address can be identified again after a connection failed."""
+    streams: bool = False
+    """Whether calls are streamed. Then each has a connection of its own, except on https://: llama-server closes one after a
+    stream without a word, and the next call on it would fail and count as a retry."""
     name: str = ""
     """The server's name in messages; its address by default."""
     _session: Any = field(default=None, repr=False)
@@ -121,8 +124,6 @@ class Client:
         import aiohttp
 
         options: dict[str, Any] = {"timeout": aiohttp.ClientTimeout(total=timeout), "allow_redirects": False}
-        if collector is not None and self.base_url.startswith("http://"):
-            options["headers"] = {"Connection": "close"}  # llama-server ends it after a stream, whatever it announces
         started, first = time.perf_counter(), None
         async with (
             _as_failure(self.base_url, timeout),
@@ -145,7 +146,9 @@ class Client:
         """A session and a policy for one event loop."""
         import aiohttp
 
-        connector = aiohttp.TCPConnector(limit=self.concurrency)
+        connector = aiohttp.TCPConnector(
+            limit=self.concurrency, force_close=self.streams and self.base_url.startswith("http:")
+        )
         self._session = aiohttp.ClientSession(connector=connector, headers=self.headers)
         self._policy = policy or ServerPolicy(self)
         self._policy.open()

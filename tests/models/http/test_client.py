@@ -197,12 +197,17 @@ def test_reasoning_counts_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (message["reasoning_content"], message["content"]) == ("hm", "yes") and reply.first_token_s == 1.0
 
 
-def test_the_connection_of_a_stream_is_not_used_again() -> None:
-    """llama-server closes it without a word: the next call would fail and count as a retry."""
-    with FaultServer(lambda *_: events(chunk("yes", "stop"))) as server:
-        stream(server)
-        post_all(server)
-        assert [headers.get("Connection") for headers in server.headers[:2]] == ["close", None]
+@pytest.mark.parametrize(("streams", "connections"), [(False, 1), (True, 3)])
+def test_a_streaming_client_has_a_connection_for_each_call(streams: bool, connections: int) -> None:
+    ports: set[int] = set()
+
+    def play(handler: Any) -> None:
+        ports.add(handler.client_address[1])
+        handler.reply(200, {"fine": True})
+
+    with FaultServer(lambda *_: Fault(play)) as server:
+        post_all(server, 3, concurrency=1, streams=streams)
+    assert len(ports) == connections
 
 
 def test_a_stream_without_a_finish_reason_is_an_error() -> None:
