@@ -96,11 +96,11 @@ def read_tokens(completion: LlamaCompletion) -> tuple[Token, ...]:
     """The answer's tokens with their top_logprobs."""
     if completion.completion_probabilities is None:
         raise Failure("garbage", "the server's answer has no probabilities of its tokens")
+    positions = completion.completion_probabilities
+    tops = [tuple(sorted(read_top(position).items(), key=lambda pair: -pair[1])) for position in positions]
     return tuple(
-        Token(
-            one.id, one.token, log_probability(one.logprob), tuple(sorted(read_top(one).items(), key=lambda pair: -pair[1]))
-        )
-        for one in completion.completion_probabilities
+        Token(position.id, position.token, log_probability(position.logprob), top)
+        for position, top in zip(positions, tops, strict=True)
     )
 
 
@@ -278,7 +278,7 @@ class LlamaCppModel(ServerModel):
         total = 0.0
         for pair in rolling_windows(ids, self._window - 1):
             steps = await self._walk(pair.ids, pair.n_context)
-            total += sum(found.logprobs[token] for token, found in zip(pair.continuation, steps, strict=True))
+            total += sum(step.logprobs[token] for token, step in zip(pair.continuation, steps, strict=True))
         return Response(score=total, prompt_tokens=len(ids) - 1)
 
     async def _walk(self, ids: list[int], start: int, count: int = 0) -> list[Distribution]:

@@ -95,7 +95,8 @@ class OpenAICompatModel(ServerModel):
             raise UnknownName("scoring route", scoring, names, hint=f"it takes {', '.join(names)}")
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
         self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
-        self.modalities, self.client.streams = set(modalities), stream
+        self.modalities = set(modalities)
+        self.stream = self.client.streams = stream
         self.capabilities = ModelCapabilities(
             self.modalities, supports_logprobs=False, supports_chat_template=True, supports_tools=True
         )
@@ -293,7 +294,7 @@ class OpenAICompatModel(ServerModel):
     async def _call(self, path: str, body: dict[str, Any], logprobs: dict[str, Any]) -> Reply:
         """Streamed or not; streams have the time of the first token. A call that is refused because of log-probabilities is
         repeated without them."""
-        if self.client.streams and not logprobs:  # log-probabilities are not streamed
+        if self.stream and not logprobs:  # log-probabilities are not streamed
             return await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}, StreamedAnswer)
         try:
             return await self.client.post(path, {**body, **logprobs}, SCORES_CAP if logprobs else BODY_CAP)

@@ -53,7 +53,7 @@ def rules_are_local(tokenizer: Any) -> bool:
     try:
         normalizer, splitter = (_state(getattr(backend, name)) for name in ("normalizer", "pre_tokenizer"))
         splits = _flat(splitter, "pretokenizers")
-        if type(backend.model).__name__ in _WORD_MODELS and not any(one["type"] in _WORD_SPLITS for one in splits):
+        if type(backend.model).__name__ in _WORD_MODELS and not any(part["type"] in _WORD_SPLITS for part in splits):
             return False
         return all(map(_normalizes_locally, _flat(normalizer, "normalizers"))) and all(map(_splits_locally, splits))
     except Exception:  # parts in Python have no state
@@ -68,7 +68,7 @@ def _state(part: Any) -> dict[str, Any]:
 def _flat(part: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     if part["type"] != "Sequence":
         return [part]
-    return [one for inner in part.get(name, ()) for one in _flat(inner, name)]
+    return [flat for inner in part.get(name, ()) for flat in _flat(inner, name)]
 
 
 def _normalizes_locally(part: Mapping[str, Any]) -> bool:
@@ -94,8 +94,8 @@ def _splits_locally(part: Mapping[str, Any]) -> bool:
 def _is_known(pattern: str) -> bool:
     """Whether a pattern is a known alternative, or several."""
     pattern = pattern.replace("\r", r"\r").replace("\n", r"\n")
-    found = _ALTERNATIVE.findall(pattern)
-    return "|".join(found) == pattern and _LOCAL_ALTERNATIVES.issuperset(found)
+    alternatives = _ALTERNATIVE.findall(pattern)
+    return "|".join(alternatives) == pattern and _LOCAL_ALTERNATIVES.issuperset(alternatives)
 
 
 Encode = Callable[[list[str]], list[list[int]]]
