@@ -68,14 +68,14 @@ BLANKS = " " * 65536
 
 STATUSES = {
     f"status {code}": Mode(status(code, "not so"), f"HTTP {code}: not so")
-    for code in (400, 401, 403, 404, 405, 409, 410, 413, 415, 418, 422, 451, 429, 500, 501, 502, 503, 504, 507, 529, 599)
+    for code in (400, 401, 404, 418, 422, 429, 500, 502, 503, 529, 599)
 }
 REDIRECTS = {
     **{
         f"redirect {code}": Mode(
             status(code, "moved", Location="http://127.0.0.1:9/v1"), "redirects to http://127.0.0.1:9/v1"
         )
-        for code in (301, 302, 303, 307, 308)
+        for code in (301, 307)
     },
     "redirect to nowhere": Mode(status(302), "without a Location"),
     "redirect with a password": Mode(
@@ -86,29 +86,20 @@ REDIRECTS = {
 THROTTLES = {
     "429 for a week": Mode(status(429, Retry_After="604800"), "asks to wait 604800 s, longer than 600 s"),
     "429 forever": Mode(status(429, Retry_After="1e999"), "asks to wait inf s, longer than 600 s"),
-    "429 until the next millennium": Mode(status(429, Retry_After="Fri, 31 Dec 2999 23:59:59 GMT"), "longer than 600 s"),
-    "429 since yesterday": Mode(status(429, "busy", Retry_After="Mon, 01 Jan 2001 00:00:00 GMT"), "HTTP 429: busy"),
-    "429 negative": Mode(status(429, "busy", Retry_After="-60"), "HTTP 429: busy"),
-    "429 NaN": Mode(status(429, "busy", Retry_After="nan"), "HTTP 429: busy"),
     "429 as text": Mode(status(429, "busy", Retry_After="in a minute"), "HTTP 429: busy"),
 }
 BODIES = {
     "empty body": Mode(raw(b""), "has no choices"),
     "no content": Mode(raw(b"", 204), "has no choices"),
     "null": Mode(raw("null"), "has no choices"),
-    "a number": Mode(raw("7"), "has no choices"),
-    "a text": Mode(raw('"fine"'), "has no choices"),
     "a list": Mode(raw("[1]"), "has no choices"),
     "HTML with status 200": Mode(raw("<html>Sign in</html>", Content_Type="text/html"), "is not JSON"),
     "HTML with status 500": Mode(raw("<h1>Oops</h1>", 500, Content_Type="text/html"), "HTTP 500: <h1>Oops</h1>"),
-    "HTML with status 502": Mode(raw("<h1>Bad gateway</h1>", 502), "HTTP 502"),
     "JSON named text/html": Mode(raw(GOOD, Content_Type="text/html"), text="fine"),
     "truncated JSON": Mode(raw(GOOD[:40]), "is not JSON"),
     "half of the length promised": Mode(raw(GOOD, Content_Length=str(len(GOOD) // 2)), ("is not JSON", "was cut")),
     "more promised than sent": Mode(cut(), "was cut"),
-    "two documents": Mode(raw(GOOD + GOOD), "is not JSON"),
     "JSON and trailing bytes": Mode(raw(GOOD + b"\0rubbish"), "is not JSON"),
-    "single quotes": Mode(raw("{'choices': []}"), "is not JSON"),
     "a byte-order mark": Mode(raw(b"\xef\xbb\xbf" + GOOD), text="fine"),
     "UTF-16": Mode(raw(GOOD.decode().encode("utf-16")), "is not JSON"),
     "invalid UTF-8": Mode(raw(GOOD.replace(b"fine", b"\xff\xfe")), "is not JSON"),
@@ -120,7 +111,6 @@ BODIES = {
     "a gzip bomb": Mode(raw(bomb(64), Content_Encoding="gzip"), "larger than 16 MiB"),
     "an error in a gzip bomb": Mode(raw(bomb(64), 500, Content_Encoding="gzip"), "HTTP 500: no message"),
     "an endless body": Mode(chunked(itertools.repeat(BLANKS), content_type="application/json"), "larger than 16 MiB"),
-    "gzip": Mode(raw(gzip.compress(GOOD), Content_Encoding="gzip"), text="fine"),
     "gzip with two members": Mode(
         raw(gzip.compress(GOOD[:20]) + gzip.compress(GOOD[20:]), Content_Encoding="gzip"), text="fine"
     ),
@@ -128,7 +118,6 @@ BODIES = {
     "deflate without a header": Mode(raw(zlib.compress(GOOD)[2:-4], Content_Encoding="deflate"), text="fine"),
     "half a gzip": Mode(raw(gzip.compress(GOOD)[:-12], Content_Encoding="gzip"), "is not JSON"),
     "invalid gzip": Mode(raw(GOOD, Content_Encoding="gzip"), "cannot be decompressed"),
-    "an unrequested encoding": Mode(raw(GOOD, Content_Encoding="br"), "was cut"),
     "a slow body": Mode(chunked(itertools.repeat(" "), pause=0.05, content_type="application/json"), "within 1 s"),
     "no response": Mode(stall(), "within 1 s"),
     "a header of 100 kB": Mode(raw(GOOD, X_Long="x" * 100_000), "was cut"),
@@ -153,24 +142,18 @@ ERRORS = {
 FINISHES = {
     **{
         f"finish_reason {reason}": Mode(whole("half", finish_reason=reason), f"finish_reason '{reason}'")
-        for reason in ("error", "abort", "cancelled", "canceled", "timeout", "unknown_reason")
+        for reason in ("abort", "unknown_reason")
     },
     **{
         f"finish_reason {given}": Mode(whole(finish_reason=given), text="fine", finish=normalized)
         for given, normalized in (
             ("eos", "stop"),
-            ("EOS_TOKEN", "stop"),
-            ("end_turn", "stop"),
-            ("stop_sequence", "stop"),
-            ("max_tokens", "length"),
             ("MAX_TOKENS", "length"),
             ("SAFETY", "content_filter"),
-            ("content_filter", "content_filter"),
             ("tool_calls", "tool_calls"),
         )
     },
     "withheld by a filter": Mode(whole(None, finish_reason="content_filter"), text="", finish="content_filter"),
-    "no finish_reason": Mode(without("finish_reason"), text="fine", finish=None),
     "finish_reason null": Mode(whole(finish_reason=None), text="fine", finish=None),
     "neither text nor finish_reason": Mode(whole("", finish_reason=None), "has no text"),
     "an empty answer": Mode(whole(""), text=""),
@@ -178,31 +161,26 @@ FINISHES = {
         f"finish_reason as {type(invalid).__name__}": Mode(
             whole(finish_reason=invalid), "choices[0].finish_reason: expected str"
         )
-        for invalid in (7, 1.5, True, ["stop"], {"type": "stop"})
+        for invalid in (True, ["stop"])
     },
 }
-INVALID_CONTENTS: tuple[Any, ...] = (7, True, [{"type": "text", "text": "fine"}], {})
+INVALID_CONTENTS: tuple[Any, ...] = (7, [{"type": "text", "text": "fine"}])
 FIELDS = {
     **{
         f"choices {json.dumps(invalid)}": Mode({"choices": invalid}, message)
         for invalid, message in (
             (None, "has no choices"),
             ([], "has no choices"),
-            ({}, "has no choices"),
-            ("x", "choices: expected array"),
-            (7, "choices: expected array"),
             ({"0": {}}, "choices: expected array"),
             ([None], "choices[0]: expected object"),
             (["fine"], "choices[0]: expected object"),
-            ([[]], "choices[0]: expected object"),
             ([{}], "has no text"),
         )
     },
     **{
         f"text {json.dumps(invalid)}": Mode(whole(invalid), "choices[0].text: expected str")
-        for invalid in (7, 1.5, True, ["fine"], {"value": "fine"})
+        for invalid in (7, {"value": "fine"})
     },
-    "text null": Mode(whole(None), "has no text"),
     "no text": Mode(without("text"), "has no text"),
     **{
         f"content {json.dumps(invalid)}": Mode(chat(invalid), "choices[0].message.content: expected str")
@@ -210,12 +188,9 @@ FIELDS = {
     },
     "content null": Mode(chat(None), "has no text"),
     "a chat answer to a completion": Mode(chat("fine"), text="fine", counts=(None, None)),
-    "message null": Mode({"choices": [{"message": None, "finish_reason": "stop"}]}, "has no text"),
     "message a text": Mode({"choices": [{"message": "fine"}]}, "choices[0].message: expected object"),
     "index 1": Mode(whole(index=1), "no choice of index 0"),
-    "index -1": Mode(whole(index=-1), "no choice of index 0"),
     "index a text": Mode(whole(index="0"), "choices[0].index: expected int"),
-    "index null": Mode(whole(index=None), text="fine"),
     "several choices": Mode(
         {
             "choices": [
@@ -226,13 +201,8 @@ FIELDS = {
         text="a",
         counts=(None, None),
     ),
-    "several choices, none the first": Mode(
-        {"choices": [{"index": 1, "text": "b"}, {"index": 2, "text": "c"}]}, "no choice of index 0"
-    ),
     "another model": Mode(whole(model="gpt-2"), text="fine", warning="answers as gpt-2, but m was requested"),
-    "another model with escapes": Mode(whole(model="\x1b]0;x"), text="fine", warning="answers as \\x1b]0;x"),
     "a dated version": Mode(whole(model="org/m-2024-08-06"), text="fine"),
-    "model a number": Mode(whole(model=7), text="fine"),
     "a lone surrogate": Mode(raw(GOOD.replace(b"fine", b"\\ud800")), text="\ud800"),
     "control characters": Mode(raw(GOOD.replace(b"fine", b"a\\u0000\\u001b[2J")), text="a\0\x1b[2J"),
     "unknown fields": Mode(whole(extra={"nested": [1, {"x": None}]}, service_tier=7), text="fine"),
@@ -241,7 +211,7 @@ INVALID_COUNTS = "token counts are not valid"
 COUNTS = {
     **{
         f"usage {json.dumps(invalid)}": Mode(whole(usage=invalid), text="fine", counts=(None, None), warning=INVALID_COUNTS)
-        for invalid in ("3", 7, [3, 2], True, {"prompt_tokens": "3", "completion_tokens": "2"}, {"prompt_tokens": [3]})
+        for invalid in ("3", [3, 2], {"prompt_tokens": [3]})
     },
     **{
         f"{invalid!r} prompt tokens": Mode(
@@ -250,16 +220,9 @@ COUNTS = {
             counts=(None, 2),
             warning=INVALID_COUNTS,
         )
-        for invalid in ("3", -1, 3.5, 3.0, True, 10**30, NAN, INF, {"total": 3})
+        for invalid in ("3", -1, 3.0, True, 10**30, NAN)
     },
-    "a count of 1e999": Mode(
-        raw(GOOD.replace(b'"prompt_tokens": 3', b'"prompt_tokens": 1e999')),
-        text="fine",
-        counts=(None, 2),
-        warning=INVALID_COUNTS,
-    ),
     "usage null": Mode(whole(usage=None), text="fine", counts=(None, None)),
-    "usage empty": Mode(whole(usage={}), text="fine", counts=(None, None)),
     "a count null": Mode(whole(usage={"prompt_tokens": None, "completion_tokens": 2}), text="fine", counts=(None, 2)),
 }
 
@@ -279,37 +242,21 @@ TOKENS = {
     "a positive log-probability": Mode(with_logprobs(token_logprobs=[0.5, -0.2]), "above 0"),
     "a log-probability of NaN": Mode(with_logprobs(token_logprobs=[NAN, -0.2]), "NaN"),
     "a log-probability of infinity": Mode(with_logprobs(token_logprobs=[INF, -0.2]), "above 0"),
-    "a log-probability of 1e999": Mode(
-        raw(json.dumps(with_logprobs(token_logprobs=[7.25, -0.2])).replace("7.25", "1e999")), "above 0"
-    ),
     "a log-probability as a text": Mode(with_logprobs(token_logprobs=["-0.1", -0.2]), "token_logprobs[0]: expected float"),
-    "a log-probability as a truth value": Mode(
-        with_logprobs(token_logprobs=[False, -0.2]), "token_logprobs[0]: expected float"
-    ),
     "a log-probability of null": Mode(with_logprobs(token_logprobs=[None, -0.2]), "not every token has one"),
     "too few log-probabilities": Mode(with_logprobs(token_logprobs=[-0.1]), "not every token has one"),
-    "too many log-probabilities": Mode(with_logprobs(token_logprobs=[-0.1] * 3), "not every token has one"),
-    "no log-probabilities of tokens": Mode(with_logprobs(token_logprobs=None), "not every token has one"),
     "too few of the likeliest": Mode(with_logprobs(top_logprobs=[{}]), "not every token has one"),
     "the likeliest as lists": Mode(with_logprobs(top_logprobs=[["a"], ["b"]]), "top_logprobs[0]: expected object"),
     "a likeliest above 0": Mode(with_logprobs(top_logprobs=[{"a": 3.0}, {}]), "above 0"),
-    "a likeliest of NaN": Mode(with_logprobs(top_logprobs=[{"a": NAN}, {}]), "NaN"),
-    "tokens as objects": Mode(with_logprobs(tokens=[{}, {}]), "tokens[0]: expected"),
     "tokens as a text": Mode(with_logprobs(tokens="ab"), "tokens: expected array"),
     "rounded above 0": Mode(with_logprobs(token_logprobs=[1e-4, -0.2]), text="ab"),
     "minus infinity": Mode(with_logprobs(token_logprobs=[-INF, -0.2]), text="ab"),
-    "logprobs a list": Mode(whole("ab", logprobs=[1]), text="ab", warning="no log-probabilities of its answers"),
     "logprobs empty": Mode(whole("ab", logprobs={}), text="ab", warning="no log-probabilities of its answers"),
     "chat: a positive log-probability": Mode(chat_with_logprobs(logprob=0.5), "above 0"),
-    "chat: NaN": Mode(chat_with_logprobs(logprob=NAN), "NaN"),
-    "chat: a text": Mode(chat_with_logprobs(logprob="-0.5"), "content[0].logprob: expected float"),
     "chat: null": Mode(chat_with_logprobs(logprob=None), "content[0].logprob: expected float"),
     "chat: a token that is no text": Mode(chat_with_logprobs(token=5), "content[0].token: expected str"),
     "chat: an id that is no number": Mode(chat_with_logprobs(id="5"), "content[0].id: expected int"),
     "chat: a likeliest above 0": Mode(chat_with_logprobs(top_logprobs=[{"token": "no", "logprob": 2}]), "above 0"),
-    "chat: the likeliest as an object": Mode(
-        chat_with_logprobs(top_logprobs={"no": -1}), "content[0].top_logprobs: expected array"
-    ),
 }
 
 
@@ -327,17 +274,10 @@ STREAMS = {
     "a healthy stream": Mode(events(ROLE, *ENDED, USAGE), text="fine", counts=(3, 2)),
     "without [DONE]": Mode(events(*ENDED, finish=False), text="fine"),
     "only [DONE]": Mode(events(), "gave no finish_reason"),
-    "nothing": Mode(events(finish=False), "gave no finish_reason"),
-    "only the role": Mode(events(ROLE), "gave no finish_reason"),
-    "only counts": Mode(events(USAGE), "gave no finish_reason"),
     "no finish_reason": Mode(events(delta("fi"), delta("ne")), "gave no finish_reason"),
-    "cut after the role": Mode(events(ROLE, finish=False), "gave no finish_reason"),
     "cut after a token": Mode(events(delta("fi"), finish=False), "gave no finish_reason"),
     "cut inside an event": Mode(chunked([LINES[:-40]]), "is not JSON"),
-    "an error first": Mode(events(FAIL, *ENDED), "reported an error: engine died"),
-    "an error in the middle": Mode(events(ENDED[0], FAIL, ENDED[1]), "reported an error: engine died"),
     "an error after the end": Mode(events(*ENDED, FAIL), "reported an error: engine died"),
-    "an error and no end": Mode(events(delta("fi"), FAIL), "reported an error: engine died"),
     "an error by its name": Mode(chunked([LINES, 'event: error\ndata: {"message": "oops"}\n\n']), "reported an error: oops"),
     "an error without a message": Mode(
         chunked([LINES, "event: error\ndata: {}\n\n"]), "reported an error: without a message"
@@ -345,20 +285,16 @@ STREAMS = {
     "an error inside a choice": Mode(events(delta("fi", error={"message": "gone"})), "reported an error: gone"),
     **{
         f"finish_reason {reason}": Mode(events(delta("fi"), delta("", reason)), f"finish_reason '{reason}'")
-        for reason in ("error", "abort", "cancelled")
+        for reason in ("abort",)
     },
     "filtered": Mode(events(delta("fi"), delta("", "content_filter")), text="fi", finish="content_filter"),
-    "finish_reason a number": Mode(events(delta("fi", 1)), "choices[0].finish_reason: expected str"),
     "an event that is no JSON": Mode(events(delta("fi"), "oops", delta("ne", "stop")), "is not JSON"),
     "an event nested too deeply": Mode(events("[" * 50_000), "is not JSON"),
     **{
         f"an event {invalid}": Mode(events(invalid, *ENDED), "an event of the stream is not valid")
-        for invalid in ("null", "7", "[]", '"x"', "true")
+        for invalid in ("null", "[]")
     },
     "choices a text": Mode(events('{"choices": "x"}', *ENDED), "choices: expected array"),
-    "choices null": Mode(events('{"choices": null}', *ENDED), text="fine"),
-    "a choice null": Mode(events('{"choices": [null]}', *ENDED), "choices[0]: expected object"),
-    "a delta that is a text": Mode(events('{"choices": [{"delta": "fi"}]}'), "choices[0].delta: expected object"),
     "content a number": Mode(events(delta(7), *ENDED), "choices[0].delta.content: expected str"),
     "only another choice": Mode(events(delta("fi", "stop", index=1)), "no choice of index 0"),
     "message instead of delta": Mode(
@@ -370,11 +306,7 @@ STREAMS = {
         counts=(None, None),
         warning=INVALID_COUNTS,
     ),
-    "another model": Mode(
-        events(*(line.replace('"m"', '"other"') for line in ENDED)), text="fine", warning="answers as other"
-    ),
     "comments and keep-alives": Mode(chunked([": hello\n\n", "data:\n\n", "retry: 10\nid: 1\n", LINES]), text="fine"),
-    "carriage returns": Mode(chunked([LINES.replace("\n", "\r\n")]), text="fine"),
     "without blank lines": Mode(chunked([LINES.replace("\n\n", "\n")]), text="fine"),
     "without a space after the colon": Mode(chunked([LINES.replace("data: ", "data:")]), text="fine"),
     "byte by byte": Mode(chunked([LINES[at : at + 1] for at in range(len(LINES))]), text="fine"),
@@ -385,11 +317,8 @@ STREAMS = {
     "endless comments": Mode(chunked(itertools.repeat((":" + "x" * 1022 + "\n") * 64)), "larger than 64 MiB"),
     "endless keep-alives": Mode(chunked(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
     "a whole answer": Mode(raw(GOOD, Content_Type="application/json"), text="fine", counts=(3, 2)),
-    "a whole answer with an error": Mode(raw(json.dumps(whole(error="half"))), "reported an error: half"),
     "events named text/plain": Mode(chunked([LINES], content_type="text/plain"), "is not JSON"),
     "status 500": Mode(status(500, "boom"), "HTTP 500: boom"),
-    "a redirect": Mode(status(302, Location="http://127.0.0.1:9"), "redirects to"),
-    "a lone surrogate": Mode(events(delta("\ud800"), delta("", "stop")), text="\ud800"),
     "a character in two pieces": Mode(
         chunked([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
     ),

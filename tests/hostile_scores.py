@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.hostile import INF, INVALID_COUNTS, NAN, Mode, whole
-from tests.servers import cut, garbage, raw, status
+from tests.servers import raw, status
 
 # The prompt is the token ids of "abcd", of which "cd" is scored.
 SCORES = [None, -0.98, -0.99, -1.0, -1.5]
@@ -20,7 +20,6 @@ def echoed(**changes: Any) -> dict[str, Any]:
         "tokens": [*"abcdx"],
         "token_logprobs": SCORES,
         "top_logprobs": TOPS,
-        "text_offset": [0, 1, 2, 3, 4],
         **changes,
     }
     return whole("abcdx", logprobs=logprobs, usage=usage, **{"finish_reason": "length", **more})
@@ -58,25 +57,17 @@ ECHOES = {
     "a BOS and nothing generated": Mode(echoed(usage={"prompt_tokens": 5, "completion_tokens": 0}), "for 4 tokens"),
     "too few": Mode(echoed(token_logprobs=SCORES[:3], top_logprobs=TOPS[:3]), "3 log-probabilities for 4 tokens"),
     "none": Mode(echoed(token_logprobs=[], top_logprobs=[]), "cannot be read"),
-    "fewer of the likeliest": Mode(echoed(top_logprobs=TOPS[:3]), "cannot be read"),
-    "no likeliest": Mode(echoed(top_logprobs=None), "cannot be read"),
     "logprobs null": Mode(whole("abcdx"), "cannot be read"),
     "positive": Mode(changed(2, 0.7), "above 0"),
     "rounded above 0": Mode(changed(2, 5e-4), score=-1.0),
     "NaN": Mode(changed(2, NAN), "NaN"),
-    "infinite": Mode(changed(3, INF), "above 0"),
     "minus infinity": Mode(changed(3, -INF), score=-INF),
     "left out": Mode(changed(3, None), "left out a log-probability"),
     "a text": Mode(changed(3, "-1"), "token_logprobs[3]: expected float"),
-    "a truth value": Mode(changed(3, False), "token_logprobs[3]: expected float"),
-    "a list": Mode(changed(3, [-1.0]), "token_logprobs[3]: expected float"),
-    "NaN in the context": Mode(changed(1, NAN), "NaN"),
     "a likeliest above 0": Mode(echoed(top_logprobs=[None, {"b": 2.0}, *TOPS[2:]]), "above 0"),
     "finish_reason abort": Mode(echoed(finish_reason="abort"), "finish_reason 'abort'"),
     "an error beside": Mode(echoed(error={"message": "half"}), "reported an error: half"),
     "another index": Mode(echoed(index=3), "no choice of index 0"),
-    "a text alone": Mode(raw('"x"'), "has no choices"),
-    "cut": Mode(cut(), "was cut"),
 }
 
 
@@ -94,20 +85,14 @@ PROMPTS = {
     "a positive log-probability": Mode(ranked(at_c={"99": {"logprob": 1.0, "rank": 1}}), "above 0"),
     "NaN": Mode(ranked(at_c={"99": {"logprob": NAN, "rank": 1}}), "NaN"),
     "minus infinity": Mode(ranked(at_c={"99": {"logprob": -INF, "rank": 9}}), score=-INF),
-    "a text": Mode(ranked(at_c={"99": {"logprob": "-1", "rank": 1}}), "rows[2][...].logprob: expected float"),
-    "no log-probability": Mode(ranked(at_c={"99": {"rank": 1}}), "logprob"),
     "a rank that is a text": Mode(ranked(at_c={"99": {"logprob": -1.0, "rank": "1"}}), "rank: expected int"),
     "another token": Mode(ranked(at_c={"5": {"logprob": -1.0, "rank": 1}}), "token 99 of the prompt is not among"),
     "a token that is no id": Mode(
         ranked(at_c={"99": {"logprob": -1.0, "rank": 2}, "c": {"logprob": -0.1, "rank": 1}}), "is no token id"
     ),
     "a row left out": Mode(ranked(at_c=None), "left out a log-probability"),
-    "an empty row": Mode(ranked(at_c={}), "left out a log-probability"),
-    "a row that is a list": Mode(ranked(at_c=[-1.0]), "rows[2]: expected object"),
     "an entry that is a number": Mode(ranked(at_c={"99": -1.0}), "rows[2][...]: expected object"),
     "too few rows": Mode(ranked(rows=[None]), "1 entries of prompt_logprobs for 4 tokens"),
-    "no rows": Mode(ranked(rows=None), "0 entries of prompt_logprobs"),
-    "rows that are a text": Mode(ranked(rows="x"), "rows: expected array"),
     "a likeliest above 0": Mode(
         ranked(at_c={"99": {"logprob": -1.0, "rank": 2}, "5": {"logprob": 4.0, "rank": 1}}), "above 0"
     ),
@@ -133,24 +118,16 @@ LLAMA_TEXTS = {
     "healthy": Mode(native(), text="b", counts=(3, 1)),
     "cut at the limit": Mode(native(stop_type="limit"), text="b", finish="length"),
     "no content": Mode({"stop": True}, "content"),
-    "content a number": Mode(native(content=7), "content: expected str"),
     "content null": Mode(native(content=None), "content: expected str"),
-    "a list": Mode(raw("[]"), "expected object"),
-    "null": Mode(raw("null"), "expected object"),
     "not stopped": Mode(native(stop=False), "did not stop"),
     "stop a text": Mode(native(stop="true"), "stop: expected bool"),
     "invalid counts": Mode(native(tokens_evaluated="3"), text="b", counts=(None, 1), warning=INVALID_COUNTS),
-    "negative counts": Mode(native(tokens_predicted=-1), text="b", counts=(3, None), warning=INVALID_COUNTS),
     "an error beside": Mode(native(error={"message": "slot lost", "code": 500}), "reported an error: slot lost"),
     "no probabilities": Mode(native(completion_probabilities=None), "no probabilities of its tokens"),
-    "probabilities that are an object": Mode(native(completion_probabilities={}), "expected array"),
     "a token above 0": Mode(native(logprob=0.5), "above 0"),
-    "a token of NaN": Mode(native(logprob=NAN), "NaN"),
     "a token without a text": Mode(native(token=None), "token: expected str"),
     "a likeliest above 0": Mode(native(rows_with(logprob=2.0)), "above 0"),
     "another model": Mode(native(model="other.gguf"), text="b", warning="answers as other.gguf"),
-    "status 500": Mode(status(500, "slot lost"), "HTTP 500: slot lost"),
-    "HTML": Mode(garbage(), "is not JSON"),
 }
 LLAMA_SCORES = {
     "healthy": Mode(native(), score=-0.25),
@@ -158,42 +135,21 @@ LLAMA_SCORES = {
     "rounded above 0": Mode(native(rows_with(logprob=1e-4)), score=0.0),
     "positive": Mode(native(rows_with(logprob=0.25)), "above 0"),
     "NaN": Mode(native(rows_with(logprob=NAN)), "NaN"),
-    "infinite": Mode(native(rows_with(logprob=INF)), "above 0"),
-    "a text": Mode(native(rows_with(logprob="-1")), "logprob: expected float"),
-    "no probability": Mode(native(rows_with(logprob=None)), "logprob: expected float"),
     "an id that is a text": Mode(native(rows_with(id="98")), "id: expected int"),
-    "a negative id": Mode(native(rows_with(id=-1)), "id: expected int"),
-    "no id": Mode(native(rows_with(id=None)), "id: expected int"),
     "no rows": Mode(native([]), "no probabilities of the next token"),
-    "rows null": Mode(native(None), "no probabilities of the next token"),
-    "rows that are an object": Mode(native({"b": -1}), "top_logprobs: expected array"),
     "no positions": Mode(native(completion_probabilities=[]), "no probabilities of the next token"),
     "a token that is never named": Mode(native(rows_with(id=5)), "no probability for token 98"),
-    "an error beside": Mode(native(error="half"), "reported an error: half"),
-    "cut": Mode(cut(), "was cut"),
 }
 
 # Responses of GET /v1/models that are not a list with the model m, and the error message for each.
 LISTINGS: dict[str, tuple[Any, str]] = {
     "null": (raw("null"), "returned no list of models"),
-    "nothing": (raw(b""), "returned no list of models: None"),
     "a list": (raw('["m"]'), "returned no list of models"),
-    "a text": (raw('"m"'), "returned no list of models"),
-    "a number": (raw("7"), "returned no list of models"),
-    "an empty object": ({}, "returned no list of models"),
     "models instead of data": ({"models": [{"name": "m"}]}, "returned no list of models"),
     "data null": ({"data": None}, "returned no list of models"),
-    "data an object": ({"data": {"id": "m"}}, "returned no list of models"),
-    "data a text": ({"data": "m"}, "returned no list of models"),
-    "data a number": ({"data": 7}, "returned no list of models"),
-    "an entry null": ({"data": [None]}, "data[0]: expected object"),
     "an entry a text": ({"data": ["m"]}, "data[0]: expected object"),
-    "an entry a list": ({"data": [["m"]]}, "data[0]: expected object"),
     "an id that is a number": ({"data": [{"id": 7}]}, "data[0].id: expected str"),
-    "an id that is a list": ({"data": [{"id": ["m"]}]}, "data[0].id: expected str"),
     "an id null": ({"data": [{"id": None}]}, "it serves nothing"),
-    "no id": ({"data": [{}]}, "it serves nothing"),
-    "an empty id": ({"data": [{"id": ""}]}, "it serves nothing"),
     "nothing served": ({"data": []}, "it serves nothing"),
     "another model": ({"data": [{"id": "llama"}]}, "it serves llama"),
     "a name with escapes": ({"data": [{"id": "\x1b]0;x"}]}, "it serves \\x1b]0;x"),
@@ -201,21 +157,16 @@ LISTINGS: dict[str, tuple[Any, str]] = {
     "one invalid entry among others": ({"data": [{"id": "m"}, 7]}, "data[1]: expected object"),
     "an error with status 200": ({"error": {"message": "not here"}}, "reported an error: not here"),
     "HTML": (raw("<html>"), "is not JSON"),
-    "truncated": (raw('{"data": [{"id"'), "is not JSON"),
-    "nested too deeply": (raw('{"data":' + "[" * 100_000), "is not JSON"),
     "a redirect": (status(302, Location="http://127.0.0.1:9"), "redirects to http://127.0.0.1:9"),
-    "status 404": (status(404, "no"), "HTTP 404: no"),
     "status 429": (status(429, "busy", Retry_After="9999"), "HTTP 429: busy"),
-    "cut": (cut(), "was cut"),
     **{
         f"a context of {invalid!r}": ({"data": [{"id": "m", "max_model_len": invalid}]}, "give max_context_length=")
-        for invalid in ("4096", -1, 1, 4096.5, 4096.0, True, [4096], {"n": 4096}, INF, NAN)
+        for invalid in ("4096", -1, 4096.0, True, NAN)
     },
     "an invalid context in meta": ({"data": [{"id": "m", "meta": {"n_ctx_train": "2048"}}]}, "give max_context_length="),
 }
 LISTED: dict[str, Any] = {
     "a bare entry": {"data": [{"id": "m"}]},
-    "no context given": {"data": [{"id": "m", "max_model_len": None, "meta": None}]},
     "a context of 0": {"data": [{"id": "m", "max_model_len": 0}]},
     "meta that is a list": {"data": [{"id": "m", "meta": [1]}]},
     "another entry without a name": {"object": "list", "data": [{}, {"id": "m", "owned_by": 7}]},
@@ -227,16 +178,9 @@ PROPS: dict[str, Any] = {
 }
 INVALID_PROPS: dict[str, tuple[Any, str]] = {
     "null": (raw("null"), "/props is not valid: expected object"),
-    "a list": (raw("[]"), "/props is not valid: expected object"),
     "nothing": ({}, "default_generation_settings"),
-    "settings null": ({**PROPS, "default_generation_settings": None}, "default_generation_settings: expected object"),
-    "no context": ({**PROPS, "default_generation_settings": {}}, "n_ctx"),
     "a context of 0": ({**PROPS, "default_generation_settings": {"n_ctx": 0}}, "n_ctx: expected int >= 2"),
-    "a context that is a text": ({**PROPS, "default_generation_settings": {"n_ctx": "64"}}, "n_ctx: expected int"),
     "no slots": ({**PROPS, "total_slots": 0}, "total_slots: expected int >= 1"),
-    "slots as a text": ({**PROPS, "total_slots": "2"}, "total_slots: expected int"),
-    "a path that is a list": ({**PROPS, "model_path": []}, "model_path: expected str"),
     "a BOS that is a number": ({**PROPS, "bos_token": 1}, "bos_token: expected str"),
-    "HTML": (raw("<html>"), "is not JSON"),
     "status 500": (status(500, "boom"), "HTTP 500: boom"),
 }

@@ -24,6 +24,7 @@ from mill.checks.subjects import CHECK_RUNS
 from mill.cli.main import COMMANDS, cli, run
 from mill.models.hf.model import TransformersModel
 from mill.models.spec.backends import builtin_backends
+from mill.models.spec.open import described_arguments
 from mill.models.spec.parse import Spec, make_spec, parse_spec, split_list
 from mill.schedule import CELLS, LOGS, Cluster
 from mill.store.folder import MANIFEST, RESULTS, SAMPLES
@@ -181,7 +182,8 @@ def test_models_of_hosted_providers_are_those_of_litellm(page: Path) -> None:
 def test_a_backend_describes_each_of_its_arguments(name: str) -> None:
     parameters = constructor_parameters(models.get(name)).values()
     takes = ["..." if parameter.kind is parameter.VAR_KEYWORD else parameter.name for parameter in parameters]
-    assert list(builtin_backends()[name].arguments) == takes
+    described = described_arguments(name)
+    assert [argument for argument, _, _ in described] == takes and all(about for _, _, about in described)
 
 
 def test_every_documented_task_exists() -> None:

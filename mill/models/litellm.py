@@ -18,14 +18,12 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.http.client import Reply
 from mill.models.http.failures import Failure, raise_reported
-from mill.models.http.server import ServerModel, messages_of
+from mill.models.http.server import OWN_OPTIONS, ServerModel, messages_of
 from mill.models.openai_compat.answers import read_answer
 from mill.models.spec.open import check_key
-from mill.models.tokens.chat_template import TEMPLATE_OPTIONS
 from mill.support.secrets import excerpt, fill_variables, is_secret, redact, remember
 from mill.support.terminal import describe
 
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
 # Messages and statuses of LiteLLM's exceptions, by class name.
 _MEANINGS = {
     "AuthenticationError": ("the provider refuses the API key", 401),
@@ -131,7 +129,7 @@ class LiteLLMModel(ServerModel):
             "drop_params": True,
             "allowed_openai_params": [n for n in self.parameters if n in _litellm().OPENAI_CHAT_COMPLETION_PARAMS],
             "num_retries": 0,
-            **{name: value for name, value in options.items() if name not in _OPTIONS},
+            **{name: value for name, value in options.items() if name not in OWN_OPTIONS},
             **self.parameters,
         }
         if stops := self._sent_stops(request):

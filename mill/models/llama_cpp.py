@@ -17,7 +17,7 @@ from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat.answers import TokenIds, read_counts
 from mill.models.spec.open import check_flag
 from mill.models.tokens.chat_template import check_variables, takes_tools, template_variables, wanted
-from mill.models.tokens.pairs import make_pair, move_spaces, with_prefix
+from mill.models.tokens.pairs import with_prefix
 from mill.models.tokens.reasoning import opens_reasoning, read_text
 from mill.models.tokens.scores import Distribution, NextTokens
 from mill.models.tokens.tokenizer import rolling_windows
@@ -96,11 +96,11 @@ def read_tokens(completion: LlamaCompletion) -> tuple[Token, ...]:
     """The answer's tokens with their top_logprobs."""
     if completion.completion_probabilities is None:
         raise Failure("garbage", "the server's answer has no probabilities of its tokens")
+    positions = completion.completion_probabilities
+    tops = [tuple(sorted(read_top(position).items(), key=lambda pair: -pair[1])) for position in positions]
     return tuple(
-        Token(
-            one.id, one.token, log_probability(one.logprob), tuple(sorted(read_top(one).items(), key=lambda pair: -pair[1]))
-        )
-        for one in completion.completion_probabilities
+        Token(position.id, position.token, log_probability(position.logprob), top)
+        for position, top in zip(positions, tops, strict=True)
     )
 
 
@@ -135,9 +135,7 @@ class LlamaCppModel(ServerModel):
         check_flag("use_chat_template", use_chat_template)
         self._max_concurrency = concurrency
         self.use_chat_template = use_chat_template
-        self.capabilities = _capabilities(None, 1)
-        self._served: dict[str, Any] = {}
-        self._props: Props | None = None
+        self._props = Props(Settings(0))  # until the probe
         self._entry = LlamaModel()
         self._vocabulary = 0
         self._bos_id: int | None = None
@@ -149,7 +147,7 @@ class LlamaCppModel(ServerModel):
 
     @property
     def _file(self) -> str:
-        return (self._props.model_path or "").rpartition("/")[2] if self._props else ""
+        return (self._props.model_path or "").rpartition("/")[2]
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -177,12 +175,11 @@ class LlamaCppModel(ServerModel):
     def _names(self) -> list[str]:
         """The model's file and its other names on the server."""
         props, entry = self._props, self._entry
-        names = [props and props.model_path, props and props.model_alias, entry.id, *(entry.aliases or [])]
+        names = [props.model_path, props.model_alias, entry.id, *(entry.aliases or [])]
         return [name for name in names if name]
 
     def _probe(self) -> None:
         self._identify()
-        assert self._props is not None
         self._vocabulary = self._entry.meta.n_vocab if self._entry.meta else 0
         if self._props.bos_token:
             body = {"content": self._props.bos_token, "add_special": False, "parse_special": True}
@@ -191,14 +188,24 @@ class LlamaCppModel(ServerModel):
         self.concurrency = min(self._props.total_slots, self._max_concurrency or self._props.total_slots)
         if not self.client.steady:  # a requested concurrency stays
             self.client.concurrency = self.concurrency
-        self.capabilities = _capabilities(self._window, self.client.concurrency)
+
+    @property
+    def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
+        return ModelCapabilities(
+            max_context_length=self._window or None,
+            supports_logprobs=True,
+            supports_chat_template=True,
+            supports_tools=True,
+            kinds=TEXT_KINDS | LOGPROB_KINDS,
+            concurrency=self.client.concurrency,
+            top_logprobs=TOP_LOGPROBS,
+        )
 
     def weight_bytes(self) -> int | None:
         return (self._entry.meta.size or None) if self._entry.meta else None
 
     @property
     def _window(self) -> int:
-        assert self._props is not None, "the server is probed before the first request"
         return self._props.default_generation_settings.n_ctx
 
     async def _generate(self, request: Request) -> Response:
@@ -225,15 +232,14 @@ class LlamaCppModel(ServerModel):
             body["n_probs"] = options["logprobs"]
         reply = await self._post("/completion", body, SCORES_CAP if "logprobs" in options else BODY_CAP)
         completion = read_completion(reply.body)
-        answer = read_text(request, completion.content, options["until"], opened=opens_reasoning(request, rendered))
-        limited = completion.stop_type == "limit"
         counts = {"evaluated": completion.tokens_evaluated, "predicted": completion.tokens_predicted}
         prompt, output = read_counts(counts, ("evaluated", "predicted"), self._warn)
-        return Response(
-            text=answer.text,
-            reasoning=answer.reasoning,
-            tool_calls=answer.tool_calls,
-            finish_reason="length" if limited and not answer.stopped else "stop",
+        return read_text(
+            request,
+            completion.content,
+            options["until"],
+            opened=opens_reasoning(request, rendered),
+            finish="length" if completion.stop_type == "limit" else "stop",
             tokens=read_tokens(completion) if "logprobs" in options else None,
             prompt_tokens=prompt,
             output_tokens=output,
@@ -242,12 +248,7 @@ class LlamaCppModel(ServerModel):
         )
 
     async def _score(self, request: Request) -> Response:
-        context, continuation = move_spaces(await self._render(request), request.continuation)
-        whole = await self._tokenize(context + continuation)
-        n_context = len(await self._tokenize(context)) if context else 0
-        pair = make_pair(whole, n_context, window=self._window - 1, prefix=self._bos_id)
-        if not pair.fits:
-            return Response(error=f"the continuation is longer than the context of {self._window} tokens")
+        pair = await self._pair(await self._render(request), request.continuation, self._window, self._bos_id)
         count = request.options.get("logprobs", 0)
         steps = await self._walk(pair.ids, pair.n_context, self._vocabulary if count == ALL else int(count))
         response = Response(
@@ -277,7 +278,7 @@ class LlamaCppModel(ServerModel):
         total = 0.0
         for pair in rolling_windows(ids, self._window - 1):
             steps = await self._walk(pair.ids, pair.n_context)
-            total += sum(found.logprobs[token] for token, found in zip(pair.continuation, steps, strict=True))
+            total += sum(step.logprobs[token] for token, step in zip(pair.continuation, steps, strict=True))
         return Response(score=total, prompt_tokens=len(ids) - 1)
 
     async def _walk(self, ids: list[int], start: int, count: int = 0) -> list[Distribution]:
@@ -299,7 +300,7 @@ class LlamaCppModel(ServerModel):
         positions = read_completion(reply.body).completion_probabilities
         if not positions or not positions[0].top_logprobs:
             raise Failure("garbage", "the server's answer has no probabilities of the next token")
-        return Distribution(read_top(positions[0]), count)
+        return Distribution(read_top(positions[0]))
 
     async def _render(self, request: Request) -> str:
         """Dialogs go through the server's own template."""
@@ -319,7 +320,7 @@ class LlamaCppModel(ServerModel):
 
     @property
     def _template(self) -> str:
-        return (self._props.chat_template if self._props else None) or ""
+        return self._props.chat_template or ""
 
     def check(self, request: Request) -> list[str]:
         warnings = super().check(request)
@@ -333,19 +334,7 @@ class LlamaCppModel(ServerModel):
         return renders_open(self.client)
 
     async def _tokenize(self, text: str) -> list[int]:
-        bos = (self._props.bos_token if self._props else None) or ""
+        bos = self._props.bos_token or ""
         body = {"content": text, "add_special": not (bos and text.startswith(bos)), "parse_special": True}
         reply = await self.client.post("/tokenize", body, SCORES_CAP)
         return shaped(reply.body, TokenIds, "the answer of /tokenize").tokens
-
-
-def _capabilities(window: int | None, concurrency: int) -> ModelCapabilities:
-    return ModelCapabilities(
-        max_context_length=window,
-        supports_logprobs=True,
-        supports_chat_template=True,
-        supports_tools=True,
-        kinds=TEXT_KINDS | LOGPROB_KINDS,
-        concurrency=concurrency,
-        top_logprobs=TOP_LOGPROBS,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mill.api.batching import free_memory
 from mill.api.errors import CannotServe, ModelError, UnknownName
@@ -17,9 +17,6 @@ from mill.models.device import one_device
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest
 from mill.support.terminal import describe
-
-if TYPE_CHECKING:
-    pass
 
 
 class TimmModel(VisionModel):

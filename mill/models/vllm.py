@@ -11,7 +11,7 @@ from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory
 from mill.api.errors import ModelError, SpecError
 from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
-from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, tags_of
+from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response, Token
 from mill.models.files import TEXT_ONLY, ModelFiles, locate
 from mill.models.media.inputs import (
@@ -31,9 +31,9 @@ from mill.models.tokens.reasoning import (
     marks_of,
     opens_reasoning,
     read_text,
-    reasoning_tokens,
     special_marks,
     stopped_too_early,
+    with_reasoning_tokens,
 )
 from mill.models.tokens.rows import Row, row_units, span_response
 from mill.models.tokens.scores import requested_top_logprobs
@@ -97,6 +97,7 @@ class VLLMModel(TokenModel):
             "engine": engine,
             "use_chat_template": self.use_chat_template,
             "add_bos_token": self.add_bos_token,
+            **({} if self.video_frames == DEFAULT_VIDEO_FRAMES else {"video_frames": self.video_frames}),
         }
 
     @cached_property
@@ -248,11 +249,10 @@ class VLLMModel(TokenModel):
         responses = []
         for row, output in zip(rows, self._call_media(rows, decoded, params), strict=True):
             span = row.spans[0]
-            positions = output.prompt_logprobs[-len(span) :]
-            entries = [position[token] for token, position in zip(span, positions, strict=True)]
+            score, greedy = span_score(output.prompt_logprobs[-len(span) :], span)
             response = Response(
-                score=sum(entry.logprob for entry in entries),
-                is_greedy=all(entry.rank == 1 for entry in entries),
+                score=score,
+                is_greedy=greedy,
                 prompt_tokens=len(output.prompt_token_ids) - len(span),
                 output_tokens=len(span),
             )
@@ -275,8 +275,7 @@ class VLLMModel(TokenModel):
         for (row, index), positions, count in zip(missing, scored, counts, strict=True):
             span = row.spans[index]
             continuation = positions[span.start + 1 : span.start + 1 + len(span.tokens)]
-            entries = [position[token] for position, token in zip(continuation, span.tokens, strict=True)]
-            score, greedy = sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries)
+            score, greedy = span_score(continuation, span.tokens)
             tokens = with_top_logprobs(span.tokens, continuation) if count else None
             answers[row, index] = replace(span_response(row, span, score, greedy), tokens=tokens)
         return [[answers[row, index] for index in range(len(row.spans))] for row in rows]
@@ -310,10 +309,15 @@ class VLLMModel(TokenModel):
         totals, counts = [0.0] * len(batch), [0] * len(batch)
         for (index, row), positions in zip(windows, scored, strict=True):
             span = row.spans[0]
-            new = positions[span.start + 1 :]
-            totals[index] += sum(position[token].logprob for position, token in zip(new, span.tokens, strict=True))
-            counts[index] += len(new)
+            totals[index] += span_score(positions[span.start + 1 :], span.tokens)[0]
+            counts[index] += len(span.tokens)
         return [[Response(score=total, prompt_tokens=count)] for total, count in zip(totals, counts, strict=True)]
+
+
+def span_score(positions: Sequence[Any], tokens: Sequence[int]) -> tuple[float, bool]:
+    """The sum of the log-probabilities of tokens, and whether each is the argmax of its position."""
+    entries = [position[token] for position, token in zip(positions, tokens, strict=True)]
+    return sum(entry.logprob for entry in entries), all(entry.rank == 1 for entry in entries)
 
 
 def sampling(request: Request, *, stops: bool = True) -> Any:
@@ -334,22 +338,22 @@ def sampling(request: Request, *, stops: bool = True) -> Any:
 
 
 def as_text(request: Request, output: Any, tokenizer: Any, truncated: int = 0, *, opened: bool) -> Response:
-    completion, marks, tags = output.outputs[0], marks_of(request), tags_of(request)
+    completion, marks = output.outputs[0], marks_of(request)
     text = completion.text
     if special_marks(tokenizer, marks):  # which the engine leaves out
         text = decoded_text(tokenizer, completion.token_ids, marks)
-    answer = read_text(request, text, request.options["until"], opened=opened)
-    return Response(
-        text=answer.text,
-        reasoning=answer.reasoning,
-        tool_calls=answer.tool_calls,
-        reasoning_tokens=reasoning_tokens(tokenizer, completion.token_ids, tags) if tags and answer.reasoning else None,
-        finish_reason="stop" if answer.stopped else completion.finish_reason,
+    response = read_text(
+        request,
+        text,
+        request.options["until"],
+        opened=opened,
+        finish=completion.finish_reason,
         tokens=with_top_logprobs(completion.token_ids, completion.logprobs) if completion.logprobs else None,
         prompt_tokens=len(output.prompt_token_ids),
         output_tokens=len(completion.token_ids),
         truncated_tokens=truncated,
     )
+    return with_reasoning_tokens(tokenizer, request, response, completion.token_ids)
 
 
 def media_by_kind(row: MediaRow, decoded: Sequence[Any]) -> dict[str, list[Any]]:

@@ -148,13 +148,6 @@ def check(answers: Sequence[Response], names: Sequence[str], expected: torch.Ten
         assert scores == sorted(scores, reverse=True)
 
 
-def test_the_packaged_model_matches_open_clip(image_files: list[Path]) -> None:
-    demo = Path(__file__).parents[2] / "mill/models/configs/clip/shapes"
-    requests = [image_request(file, Labels(CLASSES, templates=TEMPLATES)) for file in image_files]
-    answers = ready(ClipModel(str(demo), device="cpu")).zero_shot_classify(requests)
-    check(answers, CLASSES, Reference(f"local-dir:{demo}").cosines(image_files, CLASSES, TEMPLATES))
-
-
 @pytest.mark.parametrize("templates", [TEMPLATES, TEMPLATES[1:2]])
 def test_rankings_match_open_clips_zero_shot_code(
     model: ClipModel, reference: Reference, image_files: list[Path], templates: tuple[str, ...]
@@ -234,17 +227,6 @@ def test_classes_are_embedded_once_per_label_set(
     model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES[::-1], templates=TEMPLATES))])
     model.zero_shot_classify([image_request(image_files[0], Labels(CLASSES, templates=TEMPLATES[:1]))])
     assert texts.rows[1:] == [len(CLASSES) * len(TEMPLATES), len(CLASSES)]
-
-
-def test_labels_may_differ_within_a_batch(
-    architecture: str, checkpoint: str, reference: Reference, image_files: list[Path]
-) -> None:
-    sets = [Labels(CLASSES[:3], templates=TEMPLATES), Labels(CLASSES[2:]), Labels(CLASSES[::-1], templates=TEMPLATES[1:])]
-    requests = [image_request(file, sets[number % 3]) for number, file in enumerate(image_files)]
-    answers = ready(ClipModel(architecture, checkpoint, batch_size=12)).zero_shot_classify(requests)
-    for number, (answer, file) in enumerate(zip(answers, image_files, strict=True)):
-        labels = sets[number % 3]
-        check([answer], labels.names, reference.cosines([file], labels.names, labels.templates or DEFAULT))
 
 
 CAPTIONS = ("a red thing on the left", "two dogs in the snow", "nothing at all", "the sea")
@@ -367,7 +349,7 @@ def test_a_wrong_tag_is_refused_with_the_valid_ones() -> None:
     assert all(tag in str(caught.value) for tag in tags)
 
 
-@pytest.mark.parametrize("template", ["a photo of a cat", "", "a photo of a {}", "{ c }"])
+@pytest.mark.parametrize("template", ["a photo of a cat", "{ c }"])
 def test_a_template_without_a_class_field_is_refused(template: str) -> None:
     with pytest.raises(SpecError, match=r"prompt_template=.*it needs \{c\} for the class name"):
         ClipModel("ViT-B-32", prompt_template=template)

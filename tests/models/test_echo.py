@@ -16,7 +16,7 @@ from tests.servers import FaultServer, status
 
 
 class EchoServer:
-    """Real weights behind OpenAI's completions with `echo` as in vLLM: texts and offsets of tokens, with BOS.
+    """Real weights behind OpenAI's completions with `echo` as in vLLM: texts of tokens, with BOS.
 
     `generated` is how many tokens it generates where one is requested.
     """
@@ -42,8 +42,7 @@ class EchoServer:
         texts = [self.tokenizer.decode([token]) for token in ids]
         scores = [None, *(float(rows[at - 1, token]) for at, token in enumerate(ids) if at)]
         best = [None, *({self.tokenizer.decode([int(row.argmax())]): float(row.max())} for row in rows[:-1])]
-        offsets = [sum(map(len, texts[:at])) for at in range(len(texts))]
-        logprobs = {"tokens": texts, "token_logprobs": scores, "top_logprobs": best, "text_offset": offsets}
+        logprobs = {"tokens": texts, "token_logprobs": scores, "top_logprobs": best}
         usage = {"prompt_tokens": n_prompt, "completion_tokens": len(ids) - n_prompt}
         return {
             "choices": [{"index": 0, "text": "".join(texts), "finish_reason": "length", "logprobs": logprobs}],
@@ -110,11 +109,3 @@ def test_offsets_come_from_the_texts_of_the_tokens() -> None:
     assert starts(["the", " f\ufffd", "\ufffd"], "the fé") is None
     assert starts(["a", "b"], "the fox") is None
     assert starts([], "the fox") is None
-
-
-def test_the_servers_offsets_are_used_where_they_increase() -> None:
-    def with_offsets(offsets: list[int]) -> Any:
-        return prompt_starts(Logprobs(token_logprobs=[-1.0] * 4, text_offset=offsets), "abc")
-
-    assert with_offsets([0, 1, 2, 3]) == [0, 1, 2]
-    assert with_offsets([0, 2, 1, 3]) is with_offsets([1, 2, 3, 4]) is with_offsets([0, 1, 2]) is with_offsets([]) is None

@@ -45,7 +45,7 @@ def echoing(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         top = [None, *({char: -ord(char) / 100 if char != "z" else -0.1} for char in prompt[1:]), {"x": -1.0}]
         return text(
             prompt + "x",
-            logprobs={"token_logprobs": scores, "top_logprobs": top, "text_offset": list(range(len(prompt) + 1))},
+            logprobs={"tokens": [*prompt, "x"], "token_logprobs": scores, "top_logprobs": top},
         )
     return (
         text("fine\nmore")
@@ -201,15 +201,6 @@ def test_a_server_that_still_loads_is_reported_and_waited_for() -> None:
         loading_calls = len(server.calls) + 2
         open_model(f"{server.url}[model=m]").ready(wait=60)
         assert len(server.calls) > loading_calls
-
-
-def test_without_tokenize_offsets_separate_context_and_continuation() -> None:
-    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return status(404) if path == "/tokenize" else echoing(server, path, body)
-
-    with FaultServer(answer) as server:
-        (response,) = open_ready(server).loglikelihood([Request(LOGLIKELIHOOD, "ab", "cd")])
-    assert response.score == pytest.approx(-1.99)
 
 
 def test_a_server_without_prompt_scoring_is_detected() -> None:

@@ -12,7 +12,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings
-from mill.api.tools import Tool, ToolCall
+from mill.api.tools import Tool
 from mill.models.http import policy
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, events, status
@@ -69,7 +69,6 @@ def test_reasoning_beside_the_answer_is_stored_apart(field: str, stream: bool) -
     [
         ({"content": "<think>2 and 2</think>\n\n4"}, "stop", "2 and 2", "4"),
         ({"content": "2 and 2</think>4"}, "stop", "2 and 2", "4"),
-        ({"content": "4", "reasoning_content": None}, "stop", None, "4"),
         ({"content": "4", "reasoning_content": ""}, "stop", None, "4"),
         ({"content": None, "reasoning_content": "2 and"}, "length", "2 and", ""),
         ({"content": "<think>2 and"}, "length", "2 and", ""),
@@ -111,17 +110,24 @@ def test_tool_calls_are_read_with_their_arguments() -> None:
     assert server.calls[0][1]["tools"] == [ADD.to_dict()]
 
 
-def test_streamed_tool_calls_are_put_together() -> None:
-    parts = [
-        {"index": 0, "id": "a", "function": {"name": "add", "arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"a": 2, '}},
-        {"index": 1, "id": "b", "function": {"name": "add", "arguments": '{"a": 7}'}},
-        {"index": 0, "function": {"arguments": '"b": 2}'}},
-    ]
-    lines = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}) for part in parts]
-    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
-    response, _ = respond(events(*lines, end), stream=True, tools=(ADD,))
-    assert response.tool_calls == (ToolCall.parse("add", '{"a": 2, "b": 2}', "a"), ToolCall.parse("add", '{"a": 7}', "b"))
+def test_calls_in_the_text_are_read_where_the_server_leaves_out_the_tools() -> None:
+    """Its prompt is the same with and without tools, so they are described in the system message."""
+    called = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 2}}</tool_call>'
+
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        if path == "/apply-template":
+            return {"prompt": "Count."}
+        return chat({"content": f"Let me see. {called}"}) if path == "/v1/chat/completions" else status(404)
+
+    with FaultServer(answer) as server:
+        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
+        model.ready()
+        request = Request(GENERATE, DIALOG, options=generation_options(), tools=(ADD,))
+        model.check(request)
+        (response,) = model.generate_until([request])
+        sent = server.calls[-1][1]
+    assert "tools" not in sent and ADD.description in sent["messages"][0]["content"]
+    assert (response.text, [call.arguments for call in response.tool_calls]) == ("Let me see.", [{"a": 2, "b": 2}])
 
 
 def streamed(*parts: Any) -> Response:
@@ -139,14 +145,12 @@ def part(arguments: str, index: Any = None, name: str | None = "add", **more: An
     "parts",
     [
         [part('{"a": 1}', -1), part('{"a": 2}', 7)],
-        [part('{"a": 1}', 3), part('{"a": 2}', 10**30)],
         [part('{"a": 2}', 10**30), part('{"a": 1}', -(10**30))],
+        [part('{"a": ', 0, id="x"), part('{"a": 2}', 1, id="y"), part("1}", 0, name=None)],  # one in between
         [part('{"a": 1}', 0, id="x"), part('{"a": 2}', 0, id="y")],  # one index for all calls
-        [part('{"a": 1}', id="x"), part('{"a": 2}', id="y")],
         [part('{"a": 1}'), part('{"a": 2}')],
         [part('{"a": ', id="x"), part("1}", name=None), part('{"a": ', id="y"), part("2}", name=None)],
         [part('{"a": ', 0, id="x"), part("1}", 0, id="x"), part('{"a": ', 1, id="y"), part("2}", 1)],  # the name each time
-        [part('{"a": ', 0), part("1}", 0), part('{"a": 2}', 1)],
         [part("", 0, id="x"), part('{"a": 1}', 0, name=None, id="z"), part('{"a": 2}', 1)],  # another id each time
     ],
 )
@@ -156,7 +160,7 @@ def test_streamed_tool_calls_with_odd_indices_stay_apart(parts: list[dict[str, A
     assert [(call.name, call.arguments) for call in response.tool_calls] == [("add", {"a": 1}), ("add", {"a": 2})]
 
 
-@pytest.mark.parametrize("index", ["0", 1.5, [0], {}, True])
+@pytest.mark.parametrize("index", ["0", 1.5, True])
 def test_an_index_that_is_no_number_is_an_error(index: Any) -> None:
     response = streamed(part("{}", index))
     assert response.error is not None and "tool_calls[0].index: expected int" in response.error

@@ -107,30 +107,6 @@ def test_probabilities_match_a_plain_timm_loop(
     assert expected.std(dim=0).max() > 0.02
 
 
-def test_the_ranking_has_the_ten_best_labels(image_files: list[Path]) -> None:
-    labels = Labels(tuple(f"class {number}" for number in range(1000)))
-    model = TimmModel("test_vit", pretrained=False)
-    (answer,) = model.classify([image_request(image_files[0], labels)])
-    with torch.no_grad():
-        row = model.model(model.transform(Image.open(image_files[0]).convert("RGB")).unsqueeze(0)).softmax(dim=1)[0]
-    values, indices = row.topk(10)
-    assert [label for label, _ in answer.ranking or ()] == [f"class {index}" for index in indices.tolist()]
-    assert [score for _, score in answer.ranking or ()] == pytest.approx(values.tolist(), abs=1e-6)
-
-
-def test_num_classes_overrides_the_head(image_files: list[Path]) -> None:
-    labels = Labels(tuple("abcdefg"))
-    model = TimmModel("test_vit", pretrained=False, num_classes=7)
-    assert model.head_size == 7
-    model.check(image_request(image_files[0], labels))
-    with pytest.raises(CannotServe):
-        model.check(image_request(image_files[0]))
-    (answer,) = model.classify([image_request(image_files[0], labels)])
-    assert sorted(probabilities(answer)) == list("abcdefg")
-    assert sum(probabilities(answer).values()) == pytest.approx(1, abs=1e-5)
-    assert model.model.num_classes == 7
-
-
 def test_the_head_size_is_read_without_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timm, "create_model", lambda *_, **__: pytest.fail("weights were loaded"))
     assert TimmModel("test_vit").head_size == 1000
@@ -199,11 +175,11 @@ def test_a_wrong_tag_is_refused_with_the_valid_ones() -> None:
     assert all(tag in str(caught.value) for tag in tags)
 
 
-@pytest.mark.parametrize("what", ["of another architecture", "of another size", "damaged"])
+@pytest.mark.parametrize("what", ["of another size", "damaged"])
 def test_a_checkpoint_of_another_shape_is_refused_in_one_line(
     tmp_path: Path, what: str, checkpoints: dict[str, Path]
 ) -> None:
-    file = checkpoints["test_efficientnet"] if what == "of another architecture" else checkpoints["test_vit"]
+    file = checkpoints["test_vit"]
     if what == "damaged":
         (tmp_path / "cut.pth").write_bytes(file.read_bytes()[:500])
         file = tmp_path / "cut.pth"
@@ -211,12 +187,6 @@ def test_a_checkpoint_of_another_shape_is_refused_in_one_line(
     with pytest.raises(ModelError, match="timm cannot load test_vit: ") as caught:
         model.load()
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("size", [0, -3])
-def test_a_batch_size_below_one_is_refused(size: int) -> None:
-    with pytest.raises(SpecError, match=rf"timm\[batch_size={size}\]: at least 1 is needed"):
-        TimmModel("test_vit", batch_size=size)
 
 
 def test_an_unknown_dtype_is_refused() -> None:
@@ -265,24 +235,18 @@ def test_a_corrupt_image_is_one_error_and_the_others_are_unchanged(
         file = outcome.folder.samples_file("cifar10_supervised")
         return outcome, [json.loads(line) for line in file.read_text().splitlines()]
 
-    whole, before = run("whole")
-    assert (whole.errors, whole.tasks[0].metrics["acc"].n) == (0, 20)
+    _, before = run("whole")
     bad = cifar / "cat" / "13.png"
     bad.write_bytes(bad.read_bytes()[:300])
     outcome, after = run("damaged")
     assert (outcome.errors, outcome.tasks[0].n, outcome.tasks[0].metrics["acc"].n) == (1, 20, 19)
     (failed,) = [row for row in after if row["error"]]
-    assert failed["doc"] == {"image": str(bad), "label": "cat"}
-    assert str(bad) in failed["error"]
+    assert failed["doc"] == {"image": str(bad), "label": "cat"} and str(bad) in failed["error"]
     assert outcome.tasks[0].failures == [{"id": failed["id"], "error": failed["error"]}]
-    for first, other in zip(before, after, strict=True):
-        if other is not failed:
-            rankings = [dict(row["responses"][0][0]["ranking"]) for row in (first, other)]
-            assert rankings[0] == pytest.approx(rankings[1], abs=1e-5)
-            assert first["values"] == other["values"]
-    good = [row["doc"] for row in before if row["doc"]["image"] != str(bad)]
-    expected = plain_loop("test_vit", checkpoints["test_vit"], [Path(doc["image"]) for doc in good])
-    right = [CLASSES.index(doc["label"]) for doc in good]
+    good = [(row, row_before) for row, row_before in zip(after, before, strict=True) if row is not failed]
+    assert [row["values"] for row, _ in good] == [row_before["values"] for _, row_before in good]
+    expected = plain_loop("test_vit", checkpoints["test_vit"], [Path(row["doc"]["image"]) for row, _ in good])
+    right = [CLASSES.index(row["doc"]["label"]) for row, _ in good]
     hits = (expected.argmax(dim=1) == torch.tensor(right)).double().mean().item()
     assert outcome.tasks[0].metrics["acc"].value == pytest.approx(hits)
     top = expected.topk(5, dim=1).indices.tolist()

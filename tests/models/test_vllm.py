@@ -91,6 +91,11 @@ def test_a_check_starts_no_engine(tiny_model: Path, tmp_path: Path) -> None:
     assert model.has_chat_template() and model._llm is None
 
 
+def test_the_number_of_video_frames_changes_the_identity(tiny_model: Path) -> None:
+    default, fewer = VLLMModel(str(tiny_model)), VLLMModel(str(tiny_model), video_frames=4)
+    assert default.identity() != fewer.identity()
+
+
 def test_parsers_of_vllm_are_refused_with_the_server_that_has_them() -> None:
     with pytest.raises(SpecError, match=r"run `vllm serve org/m --tool-call-parser ...` and evaluate the server"):
         VLLMModel("org/m", tool_call_parser="hermes")

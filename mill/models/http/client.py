@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from mill.models.http.failures import BODY_CAP, Failure, parsed, raise_reported, read_events, read_json, refuse_status
@@ -23,7 +22,6 @@ R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
 CANCEL_AGAIN_S = 0.5
 WAKE_S = 1.0  # the longest wait in which an interrupt may go unseen
-LATEST_CLOSE_S = 1.0  # after a call was sent on it: a connection that is closed later may have failed at the call
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,9 @@ class Client:
     """Whether `concurrency` calls are in flight from the start, instead of as many as give the best throughput."""
     verifies: bool = True
     """Whether the server behind the address can be identified again after a connection failed."""
+    streams: bool = False
+    """Whether calls are streamed. Then each has a connection of its own, except on https://: llama-server closes one after a
+    stream without a word, and the next call on it would fail and count as a retry."""
     name: str = ""
     """The server's name in messages; its address by default."""
     _session: Any = field(default=None, repr=False)
@@ -108,28 +109,29 @@ class Client:
 
     async def stream(self, path: str, body: Any, collector: Callable[[], Collector]) -> Reply:
         """A streamed response (server-sent events), joined into one body by a collector."""
-        return await self.guarded(lambda: self._stream_once(path, body, collector()))
+        body = {**body, "stream": True}
+        return await self.guarded(lambda: self._once("POST", path, body, self.timeout, collector=collector()))
 
     async def guarded(self, call: Callable[[], Awaitable[Reply]]) -> Reply:
         """A call under the policy of the server: see there."""
         assert self._policy is not None
         return await self._policy.call(call)
 
-    async def _once(self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP) -> Reply:
-        started = time.perf_counter()
-        async with _as_failure(self.base_url, timeout), self._send(method, path, body, timeout) as answer:
-            await refuse_status(answer)
-            content = await read_json(answer, cap)
-        raise_reported(content)
-        return Reply(content, time.perf_counter() - started)
+    async def _once(
+        self, method: str, path: str, body: Any, timeout: float, cap: int = BODY_CAP, collector: Collector | None = None
+    ) -> Reply:
+        """One attempt. A collector joins the events of a stream; a server that cannot stream sends one JSON body."""
+        import aiohttp
 
-    async def _stream_once(self, path: str, body: Any, collector: Collector) -> Reply:
+        options: dict[str, Any] = {"timeout": aiohttp.ClientTimeout(total=timeout), "allow_redirects": False}
         started, first = time.perf_counter(), None
-        body = {**body, "stream": True}
-        async with _as_failure(self.base_url, self.timeout), self._send("POST", path, body, self.timeout) as answer:
+        async with (
+            _as_failure(self.base_url, timeout),
+            self._session.request(method, self.base_url + path, json=body, **options) as answer,
+        ):
             await refuse_status(answer)
-            if answer.content_type != "text/event-stream":  # a server that cannot stream sends one JSON body
-                content = await read_json(answer, BODY_CAP)
+            if collector is None or answer.content_type != "text/event-stream":
+                content = await read_json(answer, cap)
                 raise_reported(content)
                 return Reply(content, time.perf_counter() - started)
             async for name, data in read_events(answer):
@@ -140,33 +142,14 @@ class Client:
         return Reply(collector.whole(), time.perf_counter() - started, first)
 
     @asynccontextmanager
-    async def _send(self, method: str, path: str, body: Any, timeout: float) -> AsyncIterator[Any]:
-        """The answer, once its head is there. A server may close an idle connection, such as after
-        a stream: that call is sent on another connection at once, and is no retry."""
-        import aiohttp
-
-        options = {"json": body, "timeout": aiohttp.ClientTimeout(total=timeout), "allow_redirects": False}
-        while True:
-            connection, sent = SimpleNamespace(reused=False), time.perf_counter()
-            try:
-                call = self._session.request(method, self.base_url + path, **options, trace_request_ctx=connection)
-                answer = await call
-                break
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                begun = not isinstance(getattr(error, "message", ""), str)  # a part of the head
-                if not connection.reused or begun or time.perf_counter() - sent > LATEST_CLOSE_S:
-                    raise
-        async with answer:
-            yield answer
-
-    @asynccontextmanager
     async def _open(self, policy: ServerPolicy | None = None) -> AsyncIterator[None]:
         """A session and a policy for one event loop."""
         import aiohttp
 
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.concurrency), headers=self.headers, trace_configs=[_traced_reuse()]
+        connector = aiohttp.TCPConnector(
+            limit=self.concurrency, force_close=self.streams and self.base_url.startswith("http:")
         )
+        self._session = aiohttp.ClientSession(connector=connector, headers=self.headers)
         self._policy = policy or ServerPolicy(self)
         self._policy.open()
         try:
@@ -183,18 +166,6 @@ def _event(name: str, data: bytes) -> Any:
     if name == "error":
         raise_reported({"error": event or "without a message"})
     return event
-
-
-def _traced_reuse() -> Any:
-    """Marks the calls whose connection was used before."""
-    import aiohttp
-
-    async def reused(_: Any, trace: Any, __: Any) -> None:
-        trace.trace_request_ctx.reused = True
-
-    config = aiohttp.TraceConfig()
-    config.on_connection_reuseconn.append(reused)
-    return config
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[None]]) -> None:
@@ -243,14 +214,36 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
     An interrupt, an exception of the consumer or close() cancels the coroutine and waits until it has ended.
     """
     results: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    thread = _LoopThread(start(results.put), results)
+    ended = threading.Event()  # an interrupted join() would report the thread as ended
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    errors: list[BaseException] = []
+
+    async def main() -> None:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))  # type: ignore[arg-type]
+        await start(results.put)
+
+    def run() -> None:
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.set()
+            results.put(ended)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="mill-http", daemon=True).start()
     try:
-        while (result := _next(results)) is not thread:
+        while (result := _next(results)) is not ended:
             yield result
-        if thread.error is not None:
-            raise thread.error
+        if errors:
+            raise errors[0]
     finally:
-        thread.cancel()
+        while not ended.is_set():
+            if running:
+                loop, task = running.pop()
+                with contextlib.suppress(RuntimeError):  # it has ended by itself
+                    loop.call_soon_threadsafe(task.cancel)
+            ended.wait(WAKE_S)
 
 
 def _next(results: queue.SimpleQueue[Any]) -> Any:
@@ -258,41 +251,3 @@ def _next(results: queue.SimpleQueue[Any]) -> Any:
     while True:
         with contextlib.suppress(queue.Empty):
             return results.get(timeout=WAKE_S)
-
-
-class _LoopThread:
-    """A coroutine on an event loop in a thread; puts itself into the queue when it has ended."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], results: queue.SimpleQueue[Any]) -> None:
-        self._coroutine, self._results = coroutine, results
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._cancelled = False
-        self._ended = threading.Event()  # an interrupted join() would report the thread as ended
-        self.error: BaseException | None = None
-        context = contextvars.copy_context()
-        threading.Thread(target=lambda: context.run(self._run), name="mill-http", daemon=True).start()
-
-    def cancel(self) -> None:
-        """Cancel the coroutine unless it has ended, and wait for it."""
-        self._cancelled = True
-        if not self._ended.is_set() and self._loop is not None and self._task is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._task.cancel)
-        while not self._ended.wait(WAKE_S):
-            pass
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._main())
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._ended.set()
-            self._results.put(self)
-
-    async def _main(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._cancelled:
-            self._coroutine.close()
-            raise asyncio.CancelledError
-        await self._coroutine

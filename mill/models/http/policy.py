@@ -35,8 +35,8 @@ ATTEMPTS = 6
 THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
 TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
-LONGEST_REFUSAL_S = 600.0  # of a server that refuses every call (429, 503)
-REPORTED_AFTER_S, REPORTED_EVERY_S = 10.0, 60.0
+LONGEST_REFUSAL_S = 600.0  # that a server may ask for (429, 503)
+REPORTED_AFTER_S, REPORTED_EVERY_S = 10.0, 60.0  # of refusals: the shortest pause, and the time between two
 FAILURES_IN_A_ROW = 16  # before the canary is sent
 RECHECK_PAUSES_S = (1.0, 4.0)  # between canary requests, before the server counts as broken
 LONG_CHECK_S = 30.0  # a check that takes this long is not repeated
@@ -81,16 +81,12 @@ class ServerPolicy:
     | open | see above | the error is raised by every call that waits; after ServerGone the server is waited for | requests without a response are sent again, on a new event loop |
     """  # noqa: E501
 
-    def __init__(
-        self, client: Client, server: ServerModel | None = None, context: StreamContext | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._client, self._server, self._context, self._clock = client, server, context or StreamContext(), clock
+    def __init__(self, client: Client, server: ServerModel | None = None, context: StreamContext | None = None) -> None:
+        self._client, self._server, self._context = client, server, context or StreamContext()
         self._failures = 0  # of requests, in a row
         self._healthy_at = 0.0  # when the server was last known to be healthy
         self._held: deque[tuple[float, Request, Response]] = deque()  # failures since then
         self._no_room = False
-        self._refused_since: float | None = None
         self._reported = float("-inf")
 
     def open(self) -> None:
@@ -115,7 +111,7 @@ class ServerPolicy:
                 reply = await send()
                 async with self._connection_check:  # the response may come from another server at the same address
                     self._raise_error()
-                ok, self._refused_since = True, None
+                ok = True
                 calls.seconds += sent - first + reply.seconds
                 return reply.after(sent - first)
             except Failure as failure:
@@ -127,7 +123,7 @@ class ServerPolicy:
                 if not failure.transient or tries[limit] >= limit:
                     raise
                 if failure.throttled:
-                    self.refused(failure, failure.retry_after or pause)
+                    self._refused(failure, failure.retry_after or pause)
                     await self._limiter.push_back(failure.retry_after)
                 if failure.kind != "connection" and calls.before_retry is not None:  # else it was never sent
                     calls.before_retry()
@@ -157,26 +153,15 @@ class ServerPolicy:
         if self._error is not None:
             raise self._error
 
-    def refused(self, failure: Failure, pause: float) -> None:
-        """Count a refusal that is followed by a pause of so many seconds, from the first refusal since a call succeeded;
-        raises where the total would exceed the limit."""
-        now = self._clock()
-        if self._refused_since is None:
-            self._refused_since = now
-        waited = now - self._refused_since
-        why = ""
-        if (failure.retry_after or 0.0) > LONGEST_REFUSAL_S:
-            why = f"the server asks to wait {failure.retry_after:.0f} s, longer than {LONGEST_REFUSAL_S:.0f} s"
-        elif waited + pause > LONGEST_REFUSAL_S:
-            why = f"the server has refused every request for {waited:.0f} s"
-        if why:
+    def _refused(self, failure: Failure, pause: float) -> None:
+        """A refusal before a pause of so many seconds. Long pauses are reported; too long ones are an error."""
+        if pause > LONGEST_REFUSAL_S:
+            why = f"the server asks to wait {pause:.0f} s, longer than {LONGEST_REFUSAL_S:.0f} s"
             raise Failure(failure.kind, f"{failure}; {why}", status=failure.status)
-        if waited + pause >= REPORTED_AFTER_S and now >= self._reported + REPORTED_EVERY_S:
-            self._reported = now
-            warn(
-                f"{self._client.name or self._client.base_url} refuses requests ({failure}): waited {waited:.0f} s, "
-                f"next retry in {pause:.0f} s, for {LONGEST_REFUSAL_S:.0f} s at most"
-            )
+        if pause >= REPORTED_AFTER_S and time.monotonic() >= self._reported + REPORTED_EVERY_S:
+            self._reported = time.monotonic()
+            address = self._client.name or self._client.base_url
+            warn(f"{address} refuses requests ({failure}): next retry in {pause:.0f} s")
 
     # Requests.
 

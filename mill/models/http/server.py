@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import math
 import os
 import time
 from abc import abstractmethod
@@ -25,12 +26,15 @@ from mill.models.http.failures import BODY_CAP, Failure
 from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
-from mill.models.spec.open import check_address, check_key, check_seconds, check_text, check_whole
-from mill.models.tokens.chat_template import wanted
+from mill.models.spec.open import check_address, check_argument, check_key, check_whole
+from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
+from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
 from mill.models.tokens.reasoning import stopped_too_early
 from mill.support.secrets import remember, scrub, split_password, variables_in
 from mill.support.terminal import describe, one_line, warn
 
+OWN_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
+"""Options of a request that a server gets under other names; all others are sent as they are."""
 KEY_VARIABLES = ("MILL_API_KEY", "OPENAI_API_KEY")
 POLL_S = 0.5
 BUSY_S = 30.0  # how long the first probe of a server that answers 429 is retried, without --wait
@@ -50,8 +54,9 @@ class ServerModel(MillModel):
     """A spec that needs no server, for the same message."""
 
     def __init__(self, model: str, base_url: str, *, api_key: str | None, timeout: float, concurrency: int) -> None:
-        check_text("model", model)
-        check_seconds("timeout", timeout)
+        check_argument("model", model, valid=isinstance(model, str), needed="a string")
+        seconds = isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and 0 < timeout < math.inf
+        check_argument("timeout", timeout, valid=seconds, needed="a number of seconds above 0, such as 120")
         check_whole("concurrency", concurrency, least=1, most=MAX_CONCURRENCY)
         variable = next((name for name in KEY_VARIABLES if os.environ.get(name)), None)
         key = check_key(api_key, "api_key") or (check_key(os.environ[variable], variable) if variable else None)
@@ -69,6 +74,8 @@ class ServerModel(MillModel):
         self.client = Client(self.base_url, headers, timeout=timeout, concurrency=concurrency)
         # One that overrides a public method needs a response to every request.
         self.meters_calls = all(getattr(type(self), kind) is getattr(MillModel, kind) for kind in self._senders())
+        self._served: dict[str, Any] = {}
+        """What the server says about itself and its model. `identity` has those fields that change an answer."""
         self._warnings: list[str] = []
         self._model_mismatch = False
         self._reasons = False
@@ -213,6 +220,20 @@ class ServerModel(MillModel):
 
     async def _score_document(self, request: Request) -> Response:
         raise cannot_serve(self, ROLLING)
+
+    async def _tokenize(self, text: str) -> list[int]:
+        """The token ids of a text, for backends that score by them."""
+        raise NotImplementedError
+
+    async def _pair(self, context: str, continuation: str, window: int, prefix: int | None) -> TokenPair:
+        """Context and continuation tokenized as one text, cut to a context of `window` tokens."""
+        context, continuation = move_spaces(context, continuation)
+        whole = await self._tokenize(context + continuation)
+        n_context = len(await self._tokenize(context)) if context else 0
+        pair = make_pair(whole, n_context, window=window - 1, prefix=prefix)
+        if not pair.fits:
+            raise Failure("http", f"the continuation is longer than the context of {window} tokens")
+        return pair
 
     def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Completed]:
         """Requests with the same media or a shared prefix one after another, for the server's caches. With a budget they are

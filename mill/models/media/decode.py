@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -90,22 +90,17 @@ def even_indices(total: int, count: int) -> list[int]:
     return [round(step * (total - 1) / (count - 1)) for step in range(count)]
 
 
-_inlined: OrderedDict[str, str] = OrderedDict()  # the media that were used last, as they are sent
-
-
 def content_part(media: Media) -> dict[str, Any]:
     """A content part of the OpenAI API; URLs are sent unchanged, other media inline, encoded once for equal ones."""
     if media.is_url and media.kind != AUDIO:
         return _url_part(media.kind, media.source)
-    inline = _inlined.pop(media.digest, None) or _inline(media)
-    _inlined[media.digest] = inline
-    if len(_inlined) > INLINED:
-        _inlined.popitem(last=False)
+    inline = _inline(media)
     if media.kind == AUDIO:
         return {"type": "input_audio", "input_audio": {"data": inline, "format": "wav"}}
     return _url_part(media.kind, inline)
 
 
+@lru_cache(maxsize=INLINED)
 def _inline(media: Media) -> str:
     """Audio in base64, images and videos as data URLs."""
     if media.kind == AUDIO:

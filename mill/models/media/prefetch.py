@@ -37,18 +37,6 @@ class Prefetch(Generic[In, Out]):
             self._start_next()
         return self._running[id(item)].result()
 
-    def take_each(self, items: Iterable[In]) -> list[Out | Exception]:
-        """For each item its result or its exception; a missing package concerns all items and is raised."""
-        results: list[Out | Exception] = []
-        for item in items:
-            try:
-                results.append(self.take(item))
-            except MissingPackage:
-                raise
-            except Exception as error:
-                results.append(error)
-        return results
-
     def drop(self, item: In) -> None:
         """Free the result of an item that is done."""
         self._running.pop(id(item), None)
@@ -83,25 +71,29 @@ def loaded_ahead(
     with Prefetch(load, [unit.data for unit in units], ahead=ahead) as loaded:
 
         def hook(batch: list[Unit]) -> list[list[Response]]:
-            results = loaded.take_each(unit.data for unit in batch)
-            items, contents = [], []
-            for unit, result in zip(batch, results, strict=True):
-                if not isinstance(result, Exception):
-                    items.append(unit.data)
-                    contents.append(result)
+            contents: dict[int, Out] = {}
+            failures: dict[int, Response] = {}
+            for index, unit in enumerate(batch):
+                try:
+                    contents[index] = loaded.take(unit.data)
+                except MissingPackage:  # of all units
+                    raise
+                except Exception as error:
+                    failures[index] = failure(error)
             done = len(batch) == 1  # a larger batch that fails is retried in parts
             try:
-                answers = iter(answer(items, contents) if items else [])
+                answered = answer([batch[index].data for index in contents], [*contents.values()]) if contents else []
                 done = True
             finally:
                 if done:
                     for unit in batch:
                         loaded.drop(unit.data)
+            answers = dict(zip(contents, answered, strict=True))
             return [
-                [failure(result)] * len(unit.requests)
-                if isinstance(result, Exception)
-                else [as_response(response, kind) for response in next(answers)]
-                for unit, result in zip(batch, results, strict=True)
+                [as_response(response, kind) for response in answers[index]]
+                if index in answers
+                else [failures[index]] * len(unit.requests)
+                for index, unit in enumerate(batch)
             ]
 
         yield hook

@@ -41,7 +41,6 @@ class Logprobs(msgspec.Struct):
     tokens: list[str | int] | None = None
     token_logprobs: list[float | None] | None = None
     top_logprobs: list[dict[str, float] | None] | None = None
-    text_offset: list[int] | None = None
 
 
 class PromptToken(msgspec.Struct):
@@ -171,12 +170,12 @@ _NONE = ("", "null", "none")
 def read_finish(choice: Choice) -> str | None:
     """OpenAI's finish_reason; None if the server gives none. A failed or cancelled response raises Failure."""
     raise_reported({"error": choice.error})
-    given = (choice.finish_reason or "").strip().lower()
-    if given in _NONE:
+    reason = (choice.finish_reason or "").strip().lower()
+    if reason in _NONE:
         return None
-    if given not in _REASONS:
+    if reason not in _REASONS:
         raise Failure("reported", f"the server ended the answer with finish_reason {shown(choice.finish_reason, 60)!r}")
-    return _REASONS[given]
+    return _REASONS[reason]
 
 
 TOKEN_ID = "token_id:"  # how vLLM writes tokens with return_tokens_as_token_ids
@@ -189,21 +188,21 @@ def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], beg
     finish, reasoning = read_finish(choice), read_reasoning(choice)
     calls = read_tool_calls(choice, finish)
     text = _text_of(choice, finish, answered=bool(calls) or reasoning is not None).removeprefix(begun)
-    answer = read_text(request, text, request.options["until"])
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
-    return Response(
-        text=answer.text,
-        reasoning=reasoning or answer.reasoning,
+    response = read_text(
+        request,
+        text,
+        request.options["until"],
+        finish=finish,
         reasoning_tokens=_read_detail(completion.usage, "completion_tokens_details", "reasoning_tokens"),
         cached_tokens=_read_detail(completion.usage, "prompt_tokens_details", "cached_tokens"),
-        tool_calls=calls,
-        finish_reason="stop" if answer.stopped else finish,
         tokens=read_tokens(read_logprobs(choice)),
         prompt_tokens=prompt,
         output_tokens=output,
         seconds=reply.seconds,
         first_token_s=reply.first_token_s,
     )
+    return replace(response, reasoning=reasoning or response.reasoning, tool_calls=calls or response.tool_calls)
 
 
 def _text_of(choice: Choice, finish: str | None, *, answered: bool) -> str:
@@ -223,10 +222,10 @@ def read_reasoning(choice: Choice) -> str | None:
     message = choice.message
     if message is None:
         return None
-    found = message.reasoning if message.reasoning_content is None else message.reasoning_content
-    if found is not None and not isinstance(found, str):
-        raise Failure("garbage", f"the reasoning of the server's answer is {shown(found, 40)}, not a text")
-    return found
+    reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    if reasoning is not None and not isinstance(reasoning, str):
+        raise Failure("garbage", f"the reasoning of the server's answer is {shown(reasoning, 40)}, not a text")
+    return reasoning
 
 
 def _read_detail(usage: Any, section: str, name: str) -> int | None:
@@ -238,8 +237,8 @@ def _read_detail(usage: Any, section: str, name: str) -> int | None:
 def read_tool_calls(choice: Choice, finish: str | None) -> tuple[ToolCall, ...]:
     """The calls of an answer, in order. Arguments that are not JSON stay as the model wrote them. Where the token limit
     ended the answer, a last call without any was cut before them."""
-    given = (choice.message.tool_calls if choice.message is not None else None) or []
-    calls = [ToolCall.parse(call.function.name or "", call.function.arguments, call.id or "") for call in given]
+    called = (choice.message.tool_calls if choice.message is not None else None) or []
+    calls = [ToolCall.parse(call.function.name or "", call.function.arguments, call.id or "") for call in called]
     if calls and finish == "length" and not calls[-1].text.strip():
         calls[-1] = replace(calls[-1], arguments=None)
     return tuple(calls)

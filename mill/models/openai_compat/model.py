@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +12,7 @@ from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import LOGPROB_KINDS, TEXT_KINDS, ModelCapabilities
 from mill.api.request import Request
-from mill.api.response import Response, Token
+from mill.api.response import Response
 from mill.models.http.client import Reply
 from mill.models.http.failures import BODY_CAP, SCORES_CAP, Failure, shaped
 from mill.models.http.probes import (
@@ -26,7 +25,7 @@ from mill.models.http.probes import (
     same_model,
     takes_vllm_fields,
 )
-from mill.models.http.server import ServerModel, messages_of
+from mill.models.http.server import OWN_OPTIONS, ServerModel, messages_of
 from mill.models.openai_compat import scoring as routes
 from mill.models.openai_compat.answers import (
     ServedModel,
@@ -37,11 +36,10 @@ from mill.models.openai_compat.answers import (
     read_models,
     read_window,
 )
-from mill.models.openai_compat.scoring import BOS, LEFT_OUT
 from mill.models.spec.backends import OLLAMA_URL
 from mill.models.spec.open import check_flag, check_whole
-from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
-from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
+from mill.models.tokens.chat_template import wanted
+from mill.models.tokens.pairs import move_spaces, with_prefix
 from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
 from mill.models.tokens.tokenizer import rolling_windows
 from mill.models.tokens.tool_calls import WARNING, describe_tools
@@ -49,36 +47,9 @@ from mill.support.secrets import redact
 from mill.support.terminal import one_line
 from mill.support.validate import convert
 
-
-def scored_tokens(
-    ids: list[int], logprobs: list[float | None], tops: list[dict[int | str, float]]
-) -> tuple[Token, ...] | None:
-    """The scored tokens with `top_logprobs`; None where the server names those by text, which several ids may share."""
-    if any(isinstance(name, str) for top in tops for name in top):
-        return None
-    best = [sorted(top.items(), key=lambda pair: -pair[1]) for top in tops]
-    return tuple(
-        Token(token, "", score if score is not None else math.nan, tuple(top))
-        for token, score, top in zip(ids, logprobs, best, strict=True)
-    )
-
-
-def scored_response(logprobs: list[float | None], greedy: list[bool], prompt_tokens: int, truncated: int) -> Response:
-    if not logprobs or None in logprobs:
-        return Response(error=LEFT_OUT)
-    return Response(
-        score=float(sum(score for score in logprobs if score is not None)),
-        is_greedy=all(greedy),
-        prompt_tokens=prompt_tokens,
-        output_tokens=len(logprobs),
-        truncated_tokens=truncated,
-    )
-
-
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
 MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate
 MAX_STOPS = 4  # of OpenAI's API; the others are applied here
-_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
 NO_BOS = "the first token of a text without context is not scored, unless the tokenizer adds a BOS: pass bos_token_id=..."
 NO_ROUTE = "the server returns no log-probabilities of a prompt: it ignores `prompt_logprobs` and `echo`"
 NO_TOKENS = "the server gives no log-probabilities of its answers"
@@ -124,11 +95,11 @@ class OpenAICompatModel(ServerModel):
             raise UnknownName("scoring route", scoring, names, hint=f"it takes {', '.join(names)}")
         self.chat, self.parameters, self.max_context_length = chat, parameters, max_context_length
         self.bos_token_id, self.use_chat_template, self.scoring = bos_token_id, bool(chat), scoring
-        self.modalities, self.stream = set(modalities), stream
+        self.modalities = set(modalities)
+        self.stream = self.client.streams = stream
         self.capabilities = ModelCapabilities(
             self.modalities, supports_logprobs=False, supports_chat_template=True, supports_tools=True
         )
-        self._served: dict[str, Any] = {}
         self._entry = ServedModel()
         self._server_window: int | None = None
         self._route: routes.Route | None = None
@@ -151,6 +122,7 @@ class OpenAICompatModel(ServerModel):
             "model": self.model,
             "chat": self.chat,
             "bos_token_id": self.bos_token_id,
+            **({"max_context_length": self.max_context_length} if self.max_context_length else {}),
             "parameters": redact(self.parameters),
             "served": {name: self._served[name] for name in fields if name in self._served},
         }
@@ -225,14 +197,17 @@ class OpenAICompatModel(ServerModel):
     def has_chat_template(self) -> bool:
         """Whether the server accepts chat messages, probed once: it refuses them where its model has no template."""
         if self._accepts_chat is None:
-            body = {"model": self.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
             try:
-                reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
-                read_choice(reply.body)
+                read_choice(self._chat([{"role": "user", "content": "Hi"}]))
                 self._accepts_chat = True
             except Failure as failure:
                 self._accepts_chat = failure.kind == "http" and failure.status not in NO_CHAT
         return self._accepts_chat
+
+    def _chat(self, messages: Any, **more: Any) -> Any:
+        """The body of the answer to a short chat, for probes."""
+        body = {"model": self.model, "messages": messages, "max_tokens": 1, **more}
+        return self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout).body
 
     def _continues_answers(self) -> bool:
         if self._prefill_fields is None and takes_vllm_fields(self.client, self.model):
@@ -244,9 +219,7 @@ class OpenAICompatModel(ServerModel):
 
     def _starts_again(self) -> bool:
         """Whether an answer has the text that the prompt began it with, as a llama-server's does."""
-        body = {"model": self.model, "messages": BEGUN_DIALOG, "max_tokens": 4, "temperature": 0}
-        reply = self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
-        message = read_choice(reply.body)[1].message
+        message = read_choice(self._chat(BEGUN_DIALOG, max_tokens=4, temperature=0))[1].message
         return message is not None and (message.content or "").startswith(BEGUN_ANSWER)
 
     def check(self, request: Request) -> list[str]:
@@ -266,10 +239,8 @@ class OpenAICompatModel(ServerModel):
 
     def _probe_tools(self, request: Request) -> None:
         """Refuse tools that the server refuses, as vLLM does when it was started without a parser for calls."""
-        tools = [tool.to_dict() for tool in request.tools]
-        body = {"model": self.model, "messages": messages_of(request), "tools": tools, "max_tokens": 1}
         try:
-            self.client.probe("POST", "/v1/chat/completions", body, timeout=self.client.timeout)
+            self._chat(messages_of(request), tools=[tool.to_dict() for tool in request.tools])
         except Failure as failure:
             if failure.status not in (400, 422, 500, 501):
                 return  # no refusal of tools: the run counts such failures
@@ -283,7 +254,7 @@ class OpenAICompatModel(ServerModel):
             "model": self.model,
             "max_tokens": options["max_gen_toks"],
             "temperature": options["temperature"],
-            **{name: value for name, value in options.items() if name not in _OPTIONS},
+            **{name: value for name, value in options.items() if name not in OWN_OPTIONS},
             **self.parameters,
         }
         if stops := self._sent_stops(request):
@@ -337,45 +308,36 @@ class OpenAICompatModel(ServerModel):
     async def _score(self, request: Request) -> Response:
         if not isinstance(request.context, str):
             raise CannotServe("log-probabilities over HTTP need plain text: leave out --apply_chat_template")
-        context, continuation = move_spaces(request.context, request.continuation)
         if not self._tokenizes:
-            return await self._score_by_offsets(context, continuation)
-        whole = await self._tokenize(context + continuation)
-        n_context = len(await self._tokenize(context)) if context else 0
-        if not context and self.bos_token_id is None:
+            return await self._score_by_offsets(*move_spaces(request.context, request.continuation))
+        if not request.context.strip() and self.bos_token_id is None:
             self._warn(NO_BOS)
-        pair = make_pair(whole, n_context, window=(self._window or 1 << 30) - 1, prefix=self.bos_token_id)
-        if not pair.fits:
-            return Response(error=f"the continuation is longer than the context of {self._window} tokens")
+        pair = await self._pair(request.context, request.continuation, self._window or 1 << 30, self.bos_token_id)
         top_logprobs = requested_top_logprobs(request, routes.NEXT_TOKENS, "OpenAI's API")
         if self._has_next_tokens and len(pair.continuation) == 1 and not top_logprobs:
             distribution = await self._next.after(tuple(pair.ids[:-1]), routes.NEXT_TOKENS)
             (token,) = pair.continuation
             if token in distribution.logprobs:
-                greedy = token == distribution.best
-                return scored_response([distribution.logprobs[token]], [greedy], pair.n_context, pair.truncated)
-        return await self._score_pair(pair, top_logprobs)
-
-    async def _score_pair(self, pair: TokenPair, top_logprobs: int) -> Response:
+                return Response(
+                    score=distribution.logprobs[token],
+                    is_greedy=token == distribution.best,
+                    prompt_tokens=pair.n_context,
+                    output_tokens=1,
+                    truncated_tokens=pair.truncated,
+                )
         scored = await self._score_prompt(pair.ids, top_logprobs)
-        part = slice(pair.n_context, None)
-        response = scored_response(scored.logprobs[part], scored.greedy[part], pair.n_context, pair.truncated)
-        if not top_logprobs or response.failed or scored.tops is None:
-            return response
-        return replace(response, tokens=scored_tokens(pair.continuation, scored.logprobs[part], scored.tops[part]))
+        return scored.response(pair.n_context, pair.truncated, pair.continuation if top_logprobs else ())
 
     async def _score_by_offsets(self, context: str, continuation: str) -> Response:
         """Without token ids: the continuation starts at the token whose offset is the end of the context."""
         scored = await self._score_prompt(context + continuation)
-        starts = scored.starts
-        if starts is None:
+        if scored.starts is None:
             raise Failure("garbage", "the server has no /tokenize, and its tokens do not add up to the prompt")
-        if context and len(context) not in starts:
+        if context and len(context) not in scored.starts:
             raise Failure("http", STRADDLES)
-        if not context and BOS not in starts:
+        if not context and routes.BOS not in scored.starts:
             self._warn(NO_BOS)
-        n_context = max(1, starts.index(len(context))) if context else 1
-        return scored_response(scored.logprobs[n_context:], scored.greedy[n_context:], n_context, 0)
+        return scored.response(max(1, scored.starts.index(len(context))) if context else 1)
 
     async def _score_document(self, request: Request) -> Response:
         """The sum over rolling windows."""
@@ -384,13 +346,9 @@ class OpenAICompatModel(ServerModel):
         if self.bos_token_id is None:
             self._warn(NO_BOS)
         ids = with_prefix(await self._tokenize(request.text), self.bos_token_id)
-        total = 0.0
-        for pair in rolling_windows(ids, (self._window or len(ids) + 1) - 1):
-            scored = (await self._score_prompt(pair.ids)).logprobs[pair.n_context :]
-            if None in scored:
-                return Response(error=routes.LEFT_OUT)
-            total += sum(score for score in scored if score is not None)
-        return Response(score=total, prompt_tokens=len(ids) - 1)
+        windows = rolling_windows(ids, (self._window or len(ids) + 1) - 1)
+        sums = [sum((await self._score_prompt(pair.ids)).scores(pair.n_context)) for pair in windows]
+        return Response(score=float(sum(sums)), prompt_tokens=len(ids) - 1)
 
     async def _score_prompt(self, prompt: str | list[int], top_logprobs: int = 0) -> routes.Scored:
         assert self._route is not None, "a server without a route is refused earlier"

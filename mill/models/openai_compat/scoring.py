@@ -7,12 +7,12 @@ the other two it uses the server's prefix cache.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
+from mill.api.response import Response, Token
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure, log_probability, shaped, token_count
 from mill.models.openai_compat.answers import (
@@ -33,30 +33,21 @@ _MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})  # how tokenizers wr
 
 
 def prompt_starts(logprobs: Logprobs, prompt: str) -> list[int] | None:
-    """The offset of each token of the prompt; generated tokens, which follow it, are left out.
+    """The offset of each token of the prompt, from the texts of the tokens, which may have a BOS or a space of the tokenizer
+    in front; generated tokens, which follow the prompt, are left out.
 
-    None if the server gives no offsets, or if its tokens do not add up to the prompt: bytes of a split character have no
-    text, and shift all later offsets.
+    None if the texts do not add up to the prompt: bytes of a split character have no text, and shift all later offsets.
     """
-    entries = len(logprobs.token_logprobs or [])
-    if logprobs.tokens is not None:
-        starts = _from_texts([str(token) for token in logprobs.tokens], prompt)
-    else:
-        starts = _from_offsets(logprobs.text_offset or [])
-    if starts is None or len(starts) != entries:
+    tokens = [str(token) for token in logprobs.tokens or []]
+    if len(tokens) != len(logprobs.token_logprobs or []):
         return None
-    return [start for start in starts if start < len(prompt)]
-
-
-def _from_texts(tokens: list[str], prompt: str) -> list[int] | None:
-    """From the texts of the tokens, which may have a BOS or a space of the tokenizer in front."""
     for texts in (tokens, [token.translate(_MARKS) for token in tokens]):
-        whole = "".join(texts)
-        ends = list(accumulate(map(len, texts)))
+        whole, ends = "".join(texts), list(accumulate(map(len, texts)))
         for lead in _leads(texts):
             if whole.startswith(prompt, lead):
                 starts = [max(0, end - len(text) - lead) for text, end in zip(texts, ends, strict=True)]
-                return [BOS, *starts[1:]] if ends[0] == lead else starts
+                starts = [BOS, *starts[1:]] if ends[0] == lead else starts
+                return [start for start in starts if start < len(prompt)]
     return None
 
 
@@ -69,16 +60,10 @@ def _leads(texts: list[str]) -> Iterator[int]:
             yield 1
 
 
-def _from_offsets(offsets: list[int]) -> list[int] | None:
-    valid = offsets[:1] == [0] and all(before <= after for before, after in pairwise(offsets))
-    return offsets if valid else None
-
-
 PROBE = "one two three"
 PROBE_TIMEOUT_S = 60.0
 NEXT_TOKENS = 20  # the default maximum of servers
 TIE = 1e-9
-LEFT_OUT = "the server left out a log-probability"
 
 
 @dataclass(frozen=True)
@@ -91,23 +76,35 @@ class Scored:
 
     logprobs: list[float | None]
     greedy: list[bool]
+    tops: list[dict[int | str, float]]
     starts: list[int] | None = None
-    tops: list[dict[int | str, float]] | None = None
+
+    def scores(self, first: int) -> list[float]:
+        """The log-probabilities from one token on; raises Failure where one is missing."""
+        scores = [score for score in self.logprobs[first:] if score is not None]
+        if not scores or len(scores) < len(self.logprobs) - first:
+            raise Failure("garbage", "the server left out a log-probability")
+        return scores
+
+    def response(self, first: int, truncated: int = 0, ids: Sequence[int] = ()) -> Response:
+        """The response to a request whose continuation begins at this token. With the ids of the continuation it has tokens
+        with top_logprobs, unless the server names those by text, which several ids may share."""
+        scores, tops = self.scores(first), [sorted(top.items(), key=lambda pair: -pair[1]) for top in self.tops[first:]]
+        by_id = ids and not any(isinstance(name, str) for top in tops for name, _ in top)
+        entries = zip(ids, scores, tops, strict=True) if by_id else ()
+        return Response(
+            score=float(sum(scores)),
+            is_greedy=all(self.greedy[first:]),
+            tokens=tuple(Token(token, "", score, tuple(top)) for token, score, top in entries) or None,
+            prompt_tokens=first,
+            output_tokens=len(scores),
+            truncated_tokens=truncated,
+        )
 
 
-class Route(ABC):
-    """One way to score prompts: `body` makes a request, `read` reads its response and raises Failure if it is not valid."""
+class PromptLogprobs:
+    """`body` makes a request, `read` reads its response and raises Failure if it is not valid."""
 
-    name = ""
-
-    @abstractmethod
-    def body(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def read(self, completion: Completion, choice: Choice, prompt: str | list[int]) -> Scored: ...
-
-
-class PromptLogprobs(Route):
     name = "prompt_logprobs"
 
     def body(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
@@ -122,7 +119,7 @@ class PromptLogprobs(Route):
         return Scored(
             [log_probability(entry.logprob) if entry else None for entry in chosen],
             [entry is not None and entry.rank == 1 for entry in chosen],
-            tops=[{_token_id(name): log_probability(entry.logprob) for name, entry in (row or {}).items()} for row in rows],
+            [{_token_id(name): log_probability(entry.logprob) for name, entry in (row or {}).items()} for row in rows],
         )
 
 
@@ -138,7 +135,9 @@ def _token_id(name: str) -> int:
     return int(name)
 
 
-class Echo(Route):
+class Echo:
+    """As PromptLogprobs, with the parameter of OpenAI's first completions."""
+
     name = "echo"
 
     def body(self, prompt: str | list[int], top_logprobs: int = 0) -> dict[str, Any]:
@@ -168,7 +167,7 @@ class Echo(Route):
             score is not None and bool(top) and score >= max(top.values()) - TIE
             for score, top in zip(checked, named, strict=True)
         ]
-        return Scored(checked, greedy, starts, named)
+        return Scored(checked, greedy, named, starts)
 
 
 def _count_of_prompt(completion: Completion, entries: int, tokens: int) -> int:
@@ -196,6 +195,7 @@ def read_scored(body: Any, route: Route, prompt: str | list[int]) -> Scored:
     return route.read(completion, choice, prompt)
 
 
+Route = PromptLogprobs | Echo
 ROUTES: tuple[Route, ...] = (PromptLogprobs(), Echo())
 
 
@@ -243,7 +243,7 @@ def read_next_tokens(body: Any) -> Distribution:
     by_id = {name: value for name, value in named.items() if isinstance(name, int)}
     if not by_id or len(by_id) != len(top):
         raise Failure("garbage", "the server's answer has no distribution of the next token by id")
-    return Distribution(by_id, NEXT_TOKENS)
+    return Distribution(by_id)
 
 
 def _probe(client: Client, body: dict[str, Any]) -> Any:

@@ -21,6 +21,21 @@ _TASK_TYPES = {
     TaskType.SUPERVISED_CLASSIFICATION: {CLASSIFY},
 }
 
+ARGUMENTS = {
+    "path": "hub name or folder",
+    "revision": "branch, tag or commit of a hub model",
+    "trust_remote_code": "run Python code that comes with the model",
+    "use_chat_template": "send prompts through the chat template",
+    "add_bos_token": "unless given, the tokenizer decides",
+    "max_context_length": "longer prompts are truncated on the left",
+    "api_key": "unless given, from the environment",
+    "base_url": "address of the server",
+    "timeout": "seconds",
+    "concurrency": "requests in flight, at most",
+    "device": "`auto` is the accelerator",
+}
+"""What an argument of this name is for, where a backend does not say it."""
+_IMAGES = {"batch_size": "images at once", "dtype": "`float32`, `float16` or `bfloat16`"}
 
 BUILTIN = (
     Backend(
@@ -36,13 +51,8 @@ BUILTIN = (
             "dtype": "`bfloat16`, `float16` or `float32`; the default, also as `auto`, is `float32` on a CPU without "
             "bfloat16",
             "device_map": "`auto` is the accelerator: the first GPU, or all if one is too small; as in transformers",
-            "max_context_length": "longer prompts are truncated on the left",
             "batch_size": "unless given, from free memory; halved when memory runs out",
             "attn_implementation": "as in transformers",
-            "trust_remote_code": "run Python code that comes with the model",
-            "use_chat_template": "send prompts through the chat template",
-            "revision": "branch, tag or commit of a hub model",
-            "add_bos_token": "unless given, the tokenizer decides",
             "video_frames": "frames of a video, at most: those that the model's processor samples, with their times",
             "exact": "every row by itself, without prefix sharing or padding; with a `batch_size`, in padded batches",
             "fsdp": "shard the weights over the ranks",
@@ -61,10 +71,7 @@ BUILTIN = (
             "model": "the name on the server; the only one that it has may be left out",
             "base_url": "address of the server, with or without `/v1`; several, separated by commas, are replicas of one "
             "model",
-            "api_key": "unless given, from the environment",
             "chat": "use the chat endpoint",
-            "timeout": "seconds",
-            "concurrency": "requests in flight, at most",
             "max_context_length": "unless given, the server's",
             "bos_token_id": "the token before a document, where the server does not say it",
             "scoring": "`prompt_logprobs` or `echo`; probed unless given",
@@ -83,7 +90,6 @@ BUILTIN = (
         modalities=TEXT_AND_MEDIA,
         arguments={
             "model": "the model that the server must have loaded",
-            "base_url": "address of the server",
             "...": "the other arguments of `openai-compat`",
         },
     ),
@@ -96,16 +102,11 @@ BUILTIN = (
         package="vllm",
         extra="vllm",
         arguments={
-            "path": "hub name or folder",
             "dtype": "as in vLLM",
             "gpu_memory_utilization": "the share of GPU memory that the engine takes",
             "tensor_parallel_size": "GPUs that share the weights",
             "max_model_len": "unless given, the model's own context length",
             "batch_size": "requests given to the engine at once, at most",
-            "revision": "branch, tag or commit of a hub model",
-            "trust_remote_code": "run Python code that comes with the model",
-            "use_chat_template": "send prompts through the chat template",
-            "add_bos_token": "unless given, the tokenizer decides",
             "modalities": "config file only; those of the processor unless it is given",
             "video_frames": "frames of a video, at most",
             "...": "other arguments are those of vLLM's `LLM`",
@@ -121,11 +122,7 @@ BUILTIN = (
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         arguments={
             "model": "the file that the server must have loaded",
-            "base_url": "address of the server",
-            "api_key": "unless given, from the environment",
-            "timeout": "seconds",
             "concurrency": "requests in flight, at most; unless given, the server's slots",
-            "use_chat_template": "send prompts through the chat template",
         },
     ),
     Backend(
@@ -136,14 +133,7 @@ BUILTIN = (
         kinds=TEXT_KINDS | LOGPROB_KINDS,
         package="mlx_lm",
         extra="mlx",
-        arguments={
-            "path": "hub name or folder",
-            "revision": "branch, tag or commit of a hub model",
-            "max_context_length": "longer prompts are truncated on the left",
-            "use_chat_template": "send prompts through the chat template",
-            "trust_remote_code": "run Python code that comes with the model",
-            "add_bos_token": "unless given, the tokenizer decides",
-        },
+        arguments={},
     ),
     Backend(
         name="litellm",
@@ -159,8 +149,6 @@ BUILTIN = (
         arguments={
             "model": "as LiteLLM names it: `gpt-4o`, `anthropic/claude-3-5-haiku-latest`",
             "api_key": "unless given, the provider's variable of the environment",
-            "timeout": "seconds",
-            "concurrency": "requests in flight, at most",
             "...": "other arguments are those of LiteLLM's `completion`, such as `api_base`",
         },
     ),
@@ -174,13 +162,11 @@ BUILTIN = (
         package="open_clip",
         extra="clip",
         arguments={
+            **_IMAGES,
             "path": "architecture of open_clip, `hf-hub:org/name`, or a folder with its config and weights",
             "pretrained": "tag of the architecture, or a checkpoint file",
-            "batch_size": "images at once",
             "prompt_template": "text of a class, where the task has no templates",
             "max_context_length": "tokens of a text, at most",
-            "dtype": "`float32`, `float16` or `bfloat16`",
-            "device": "`auto` is the accelerator",
         },
     ),
     Backend(
@@ -193,13 +179,11 @@ BUILTIN = (
         package="timm",
         extra="timm",
         arguments={
+            **_IMAGES,
             "path": "model name of timm",
             "pretrained": "load the published weights",
-            "batch_size": "images at once",
             "num_classes": "classes of the head; the model's own unless given",
             "checkpoint": "a file with weights",
-            "dtype": "`float32`, `float16` or `bfloat16`",
-            "device": "`auto` is the accelerator",
         },
     ),
 )

@@ -10,16 +10,14 @@ import contextlib
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, ModelError
 from mill.support.files import cache_folder, write_json
-from mill.support.processes import Background
 from mill.support.terminal import warn
 from mill.support.validate import read_file
 
@@ -93,25 +91,14 @@ def _digests(paths: Sequence[Path]) -> dict[Path, str]:
     cache = _read_cache()
     keys = {path: _cache_key(path) for path in paths}
     unknown = [path for path, key in keys.items() if key not in cache]
-    found = {keys[path]: digest for path, digest in _read_all(unknown).items()}
+    largest_first = sorted(unknown, key=lambda path: -path.stat().st_size)
+    with ThreadPoolExecutor(_READERS) as readers:
+        found = {keys[path]: digest for path, digest in zip(largest_first, readers.map(_sha256, largest_first), strict=True)}
     if found:
         with contextlib.suppress(MillError):  # a failure to write only costs time
             write_json(cache_folder() / _CACHE, {**_read_cache(), **found}, root=cache_folder())
     cache |= found
     return {path: cache[key] for path, key in keys.items()}
-
-
-def _read_all(paths: Sequence[Path]) -> dict[Path, str]:
-    """The SHA-256 of each file, several at the same time, the largest ones first."""
-    free = threading.Semaphore(_READERS)
-
-    def read(path: Path) -> str:
-        with free:
-            return _sha256(path)
-
-    largest_first = sorted(paths, key=lambda path: -path.stat().st_size)
-    readers = {path: Background(partial(read, path)) for path in largest_first}
-    return {path: reader.result() for path, reader in readers.items()}
 
 
 def _cache_key(path: Path) -> str:

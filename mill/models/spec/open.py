@@ -17,7 +17,7 @@ from mill.api.errors import MillError, MissingPackage, ModelError, SpecError, Un
 from mill.api.identity import constructor_parameters
 from mill.api.model import MillModel
 from mill.api.registry import import_file, models
-from mill.models.spec.backends import backend_info
+from mill.models.spec.backends import ARGUMENTS, backend_info
 from mill.models.spec.parse import Spec, config_file, parse_spec
 from mill.support.secrets import is_secret, redact_address
 from mill.support.terminal import describe
@@ -129,12 +129,12 @@ def described_arguments(backend: str) -> list[tuple[str, str, str]]:
     """The arguments of a backend: name, default and what it is for; "..." stands for any others."""
     info, rows = backend_info(backend), []
     known = arguments_of(models.get(backend))
-    about = dict(info.arguments) if info else {}
+    about = {**ARGUMENTS, **(info.arguments if info else {})}
     for name, parameter in known.items():
         default = "" if parameter.default in (None, "", parameter.empty) else parameter.default
         text = ", ".join(default) if isinstance(default, (list, tuple)) else str(default)
         rows.append((name, text.lower() if isinstance(default, bool) else text, about.get(name, "")))
-    return rows + [(name, "", about[name]) for name in about if name not in known]
+    return rows + [(name, "", text) for name, text in (info.arguments if info else {}).items() if name not in known]
 
 
 def takes_argument(backend: str, name: str) -> bool:
@@ -239,27 +239,19 @@ def guess(value: str) -> Any:
     return value
 
 
-def check_seconds(name: str, value: Any) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
-        raise SpecError(f"{name}={value}: give a number of seconds above 0, such as {name}=120")
-
-
-def check_whole(name: str, value: Any, *, least: int, most: int | None = None) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):
-        limits = f"from {least} to {most}" if most is not None else f"of at least {least}"
-        raise SpecError(f"{name}={value}: give a whole number {limits}")
+def check_argument(name: str, value: Any, *, valid: bool, needed: str) -> None:
+    if not valid:
+        raise SpecError(f"{name}={value!r}: give {needed}")
 
 
 def check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise SpecError(f"{name}={value!r}: give true or false")
+    check_argument(name, value, valid=isinstance(value, bool), needed="true or false")
 
 
-def check_text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise SpecError(f"{name}={value!r}: give a string")
+def check_whole(name: str, value: Any, *, least: int, most: float = math.inf) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+    check_argument(name, value, valid=whole and least <= value <= most, needed=f"a whole number {limits}")
 
 
 def check_key(key: Any, where: str) -> str | None:
@@ -279,7 +271,7 @@ def check_key(key: Any, where: str) -> str | None:
 
 
 def check_address(address: Any, name: str = "base_url") -> None:
-    check_text(name, address)
+    check_argument(name, address, valid=isinstance(address, str), needed="a string")
     shown = redact_address(address)
     if not address.lower().startswith(("http://", "https://")):
         raise SpecError(f"{name}={shown}: a URL starts with http:// or https://")

@@ -32,7 +32,6 @@ from mill.api.errors import SpecError, UnknownName
 from mill.api.registry import models
 from mill.models.spec.backends import address_argument, model_argument, of_prefix
 from mill.support.secrets import is_secret, is_variable, looks_like_url, redact_address, redact_spec, remember
-from mill.support.terminal import warn
 
 FOLDER = Path(__file__).parent.parent / "configs"
 
@@ -44,27 +43,14 @@ def packaged_configs() -> dict[str, Path]:
     return {file.stem: file for file in files}
 
 
-def packaged_path(name: str) -> str:
-    """The path of a packaged config as `config_file` takes it in any folder: mill/models/configs/..."""
-    return packaged_configs()[name].relative_to(FOLDER.parents[2]).as_posix()
-
-
 def config_file(path: str | Path) -> Path:
-    """The file of a config, given by path or by name.
-
-    `mill/models/configs/...` means the packaged file in any folder, unless the current one has its own.
-    """
+    """The file of a config, given by path or by name. `mill/models/configs/...` is the packaged file in any folder that has
+    no such file itself."""
     path = Path(path)
     if str(path) in packaged_configs():
         return packaged_configs()[str(path)]
-    packaged = FOLDER.parents[2] / path
-    if path.parts[:3] != ("mill", "models", "configs"):
-        return path
-    if not path.exists():
-        return packaged
-    if packaged.exists() and not packaged.samefile(path):
-        warn(f"the config {path} is read from the current folder, not from mill: write {path.stem} for the packaged one")
-    return path
+    packaged = path.parts[:3] == ("mill", "models", "configs") and not path.exists()
+    return FOLDER.parents[2] / path if packaged else path
 
 
 _QUOTED = re.compile(r"""(["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
@@ -133,13 +119,8 @@ def parse_spec(text: str) -> Spec:
         return Spec("", arguments, config=head)
     if head in models:
         return Spec(head, arguments)
-    if head in packaged_configs():
-        if not _exists(head):
-            return Spec("", arguments, config=head)
-        warn(
-            f"the model {head} is ./{head} of the current folder, which hides the packaged config of that name: "
-            f"write ./{head} for the folder, {packaged_path(head)} for the config"
-        )
+    if head in packaged_configs() and not _exists(head):
+        return Spec("", arguments, config=head)
     backend, implied = _backend_of(head)
     twice = sorted(set(implied) & set(arguments))
     if twice:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mill.api.request import tags_of
 from mill.api.response import Response, Token
-from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, reasoning_tokens
+from mill.models.tokens.reasoning import decoded_text, marks_of, read_text, with_reasoning_tokens
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:
@@ -27,20 +26,20 @@ def decoded_response(
 ) -> Response:
     ends = [index for index, token in enumerate(ids) if token in end_ids]
     answer = ids[: ends[0]] if ends else ids
-    request, tags = prompt.request, tags_of(prompt.request)
-    found = read_text(request, decoded_text(tokenizer, answer, marks_of(request)), stops, opened=prompt.opened)
-    return Response(
-        text=found.text,
-        reasoning=found.reasoning,
-        tool_calls=found.tool_calls,
-        reasoning_tokens=reasoning_tokens(tokenizer, answer, tags) if tags and found.reasoning is not None else None,
+    request = prompt.request
+    response = read_text(
+        request,
+        decoded_text(tokenizer, answer, marks_of(request)),
+        stops,
+        opened=prompt.opened,
         # A stop string may be part of a special token's name, which the text does not have.
-        finish_reason="stop" if ends or found.stopped or len(ids) < prompt.max_new_tokens else "length",
+        finish="stop" if ends or len(ids) < prompt.max_new_tokens else "length",
         tokens=None if logprobs is None else as_tokens(tokenizer, answer, logprobs),
         prompt_tokens=prompt.length,
         output_tokens=len(answer) + bool(ends),
         truncated_tokens=prompt.truncated,
     )
+    return with_reasoning_tokens(tokenizer, request, response, answer)
 
 
 def as_tokens(tokenizer: Any, ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> tuple[Token, ...]:

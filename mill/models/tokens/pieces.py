@@ -13,7 +13,6 @@ import json
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
 
@@ -54,7 +53,7 @@ def rules_are_local(tokenizer: Any) -> bool:
     try:
         normalizer, splitter = (_state(getattr(backend, name)) for name in ("normalizer", "pre_tokenizer"))
         splits = _flat(splitter, "pretokenizers")
-        if type(backend.model).__name__ in _WORD_MODELS and not any(one["type"] in _WORD_SPLITS for one in splits):
+        if type(backend.model).__name__ in _WORD_MODELS and not any(part["type"] in _WORD_SPLITS for part in splits):
             return False
         return all(map(_normalizes_locally, _flat(normalizer, "normalizers"))) and all(map(_splits_locally, splits))
     except Exception:  # parts in Python have no state
@@ -69,7 +68,7 @@ def _state(part: Any) -> dict[str, Any]:
 def _flat(part: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     if part["type"] != "Sequence":
         return [part]
-    return [one for inner in part.get(name, ()) for one in _flat(inner, name)]
+    return [flat for inner in part.get(name, ()) for flat in _flat(inner, name)]
 
 
 def _normalizes_locally(part: Mapping[str, Any]) -> bool:
@@ -95,8 +94,8 @@ def _splits_locally(part: Mapping[str, Any]) -> bool:
 def _is_known(pattern: str) -> bool:
     """Whether a pattern is a known alternative, or several."""
     pattern = pattern.replace("\r", r"\r").replace("\n", r"\n")
-    found = _ALTERNATIVE.findall(pattern)
-    return "|".join(found) == pattern and _LOCAL_ALTERNATIVES.issuperset(found)
+    alternatives = _ALTERNATIVE.findall(pattern)
+    return "|".join(alternatives) == pattern and _LOCAL_ALTERNATIVES.issuperset(alternatives)
 
 
 Encode = Callable[[list[str]], list[list[int]]]
@@ -106,14 +105,9 @@ Piece = tuple[str, str]
 PROBED = 16  # texts of a list that are tokenized both ways
 
 
-@dataclass(frozen=True)
-class ScoredText:
-    """A context and its continuation as one text: the tokens of `head` and `tail`. Equal heads are one object. The context
-    ends after `n_context` tokens."""
-
-    head: list[int]
-    tail: list[int]
-    n_context: int
+TextTokens = tuple[list[int], list[int], int]
+"""The token ids of a context and its continuation: those of a head, which is one object for contexts that share it, those of
+the rest, and after how many of both the context ends."""
 
 
 # A text is cut where a match ends. Patterns that begin with a character are found several times as fast as lookbehinds.
@@ -132,29 +126,19 @@ class Pieces:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of distinct texts."""
-        if not self.usable or len(texts) < self._least:
-            return self._encode(list(texts))
-        cut = [pieces_of(text) for text in texts]
-        known = self._tokenize(list(dict.fromkeys(chain.from_iterable(cut))))
-        if known is not None:
-            found = [list(chain.from_iterable(map(known.__getitem__, pieces))) for pieces in cut]
-            step = max(1, len(texts) // PROBED)
-            if found[::step] == self._encode(list(texts[::step])):
-                return found
-        self.usable = False
-        return self._encode(list(texts))
+        return [head + tail for head, tail, _ in self.encode_pairs([(text, "") for text in texts])]
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[ScoredText]:
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[TextTokens]:
         """Contexts with their continuations. The tokens before a context's last line do not depend on the continuation."""
         if self.usable and len(pairs) >= self._least:
-            found = self._pairs_in_pieces(pairs)
+            encoded = self._pairs_in_pieces(pairs)
             step = max(1, len(pairs) // PROBED)
-            if found is not None and found[::step] == self._whole_pairs(pairs[::step], found[::step]):
-                return found
+            if encoded is not None and _joined(encoded[::step]) == _joined(self._whole_pairs(pairs[::step])):
+                return encoded
             self.usable = False
         return self._whole_pairs(pairs)
 
-    def _pairs_in_pieces(self, pairs: Sequence[tuple[str, str]]) -> list[ScoredText] | None:
+    def _pairs_in_pieces(self, pairs: Sequence[tuple[str, str]]) -> list[TextTokens] | None:
         parts = {context: split_tail(context) for context, _ in pairs}
         cut = {(head, tail[0]): pieces_of(head, tail[0]) for head, tail in parts.values() if head}
         tails = dict.fromkeys((tail, "") for _, tail in parts.values())
@@ -163,22 +147,18 @@ class Pieces:
         if known is None:
             return None
         heads = {head: list(chain.from_iterable(map(known.__getitem__, pieces))) for head, pieces in cut.items()}
-        found, nothing = [], list[int]()
+        encoded, nothing = [], list[int]()
         for context, continuation in pairs:
             before, line = parts[context]
             head = heads[before, line[0]] if before else nothing
-            found.append(ScoredText(head, known[line + continuation, ""], len(head) + len(known[line, ""])))
-        return found
+            encoded.append((head, known[line + continuation, ""], len(head) + len(known[line, ""])))
+        return encoded
 
-    def _whole_pairs(self, pairs: Sequence[tuple[str, str]], like: Sequence[ScoredText] = ()) -> list[ScoredText]:
-        """Each text tokenized as a whole; split as `like`, where that is given."""
+    def _whole_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[TextTokens]:
+        """Each text tokenized as a whole."""
         texts = list(dict.fromkeys(chain.from_iterable((context, context + after) for context, after in pairs)))
         known = dict(zip(texts, self._encode(texts), strict=True))
-        heads = [len(one.head) for one in like] or [0] * len(pairs)
-        return [
-            ScoredText(known[context + after][:head], known[context + after][head:], len(known[context]))
-            for (context, after), head in zip(pairs, heads, strict=True)
-        ]
+        return [([], known[context + after], len(known[context])) for context, after in pairs]
 
     def _tokenize(self, pieces: list[Piece]) -> dict[Piece, list[int]] | None:
         """The token ids of each piece; None where a piece does not end with the token of the character after it."""
@@ -196,6 +176,10 @@ class Pieces:
         new = sorted(characters - self._following.keys())
         for character, ids in zip(new, self._encode([f"a\n{character}" for character in new]) if new else [], strict=True):
             self._following[character] = ids[-1] if ids else None
+
+
+def _joined(encoded: Sequence[TextTokens]) -> list[tuple[list[int], int]]:
+    return [(head + tail, n_context) for head, tail, n_context in encoded]
 
 
 def pieces_of(text: str, following: str = "") -> list[Piece]:

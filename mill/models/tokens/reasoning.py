@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
 from typing import Any
 
 from mill.api.request import ReasoningTags, Request, tags_of
 from mill.api.response import Response
-from mill.api.tools import ToolCall
 from mill.models.tokens.tool_calls import MARKERS, split_tool_calls
 
 
@@ -34,31 +33,25 @@ def split_stops(tokenizer: Any, until: Sequence[str]) -> tuple[list[str], list[i
     return [stop for stop in until if stop and stop not in specials], ids
 
 
-@dataclass(frozen=True)
-class GeneratedText:
-    """A generated text: the answer before its first stop string, the reasoning before the answer, and the calls in it."""
-
-    text: str
-    reasoning: str | None = None
-    stopped: bool = False
-    tool_calls: tuple[ToolCall, ...] = ()
-
-
 def opens_reasoning(request: Request, prompt: str) -> bool:
     """Whether a rendered prompt ends inside of reasoning."""
     tags = tags_of(request)
     return tags is not None and tags.opened_by(prompt)
 
 
-def read_text(request: Request, text: str, stops: Sequence[str], *, opened: bool | None = None) -> GeneratedText:
-    """A generated text as an answer. `opened` is whether the prompt ends inside of reasoning; None where it is not known."""
+def read_text(
+    request: Request, text: str, stops: Sequence[str], *, finish: str | None, opened: bool | None = None, **fields: Any
+) -> Response:
+    """A generated text as a response: the reasoning, the answer before its first stop string, and the calls in it. `opened`
+    is whether the prompt ends inside of reasoning; None where it is not known."""
     tags = tags_of(request)
     reasoning = None
     if tags is not None:
         reasoning, text = tags.split(text, opened=opened)
     text, stopped = cut_at_stops(text, stops)
     text, calls = split_tool_calls(text) if request.tools else (text, ())
-    return GeneratedText(text, reasoning, stopped, calls)
+    reason = "stop" if stopped else finish
+    return Response(text=text, reasoning=reasoning, tool_calls=calls, finish_reason=reason, **fields)
 
 
 def stopped_too_early(request: Request, response: Response) -> bool:
@@ -101,31 +94,27 @@ def reasoning_tokens(tokenizer: Any, ids: Sequence[int], tags: ReasoningTags) ->
     return min(len(ids), bisect_left(range(len(ids)), True, key=ended) + 1)
 
 
-class StopEndings:
-    """Which tokens may complete a stop string: those whose text has the last character of one. Most tokens have none, and
-    decoding the end of every answer after every token would take longer than a step of the model."""
-
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        self._last = {stop[-1] for stop in stops if stop}
-        # A tokenizer may drop white space of a token that is decoded alone, and a part of a character has no text.
-        self._certain = all(one.isascii() and not one.isspace() for one in self._last)
-        self._known: dict[int, bool] = {}
-
-    def may_end(self, token: int) -> bool:
-        if not self._certain:
-            return True
-        known = self._known.get(token)
-        if known is None:
-            text = str(self._tokenizer.decode([token]))
-            known = self._known[token] = not text or any(one in text for one in self._last)
-        return known
+def with_reasoning_tokens(tokenizer: Any, request: Request, response: Response, ids: Sequence[int]) -> Response:
+    tags = tags_of(request)
+    if tags is None or response.reasoning is None:
+        return response
+    return replace(response, reasoning_tokens=reasoning_tokens(tokenizer, ids, tags))
 
 
 @lru_cache(maxsize=64)
-def stop_endings(tokenizer: Any, stops: tuple[str, ...]) -> StopEndings:
-    """The same object for all answers with these stop strings."""
-    return StopEndings(tokenizer, stops)
+def ending_tokens(tokenizer: Any, stops: tuple[str, ...]) -> Callable[[int], bool]:
+    """Whether a token may complete a stop string: its text has the last character of one. Most tokens have none, and
+    decoding the end of every answer after every token would take longer than a step of the model."""
+    last = {stop[-1] for stop in stops if stop}
+    # A tokenizer may drop white space of a token that is decoded alone, and a part of a character has no text.
+    certain = all(character.isascii() and not character.isspace() for character in last)
+
+    @cache
+    def may_end(token: int) -> bool:
+        text = str(tokenizer.decode([token])) if certain else ""
+        return not text or any(character in text for character in last)
+
+    return may_end
 
 
 class StopDetector:
@@ -133,7 +122,7 @@ class StopDetector:
 
     def __init__(self, tokenizer: Any, stops: Sequence[str], tags: ReasoningTags | None, *, opened: bool) -> None:
         self.tokenizer, self.stops, self.tags, self.opened = tokenizer, stops, tags, opened
-        self._endings = stop_endings(tokenizer, tuple(stops))
+        self._may_end = ending_tokens(tokenizer, tuple(stops))
         self._reasons: bool | None = None if tags is not None else False  # None until the first characters are there
         self._start = 0  # of the answer
         # A token may be less than a character (bytes of one), so the tail that is decoded is counted in bytes.
@@ -147,7 +136,7 @@ class StopDetector:
             self._reasons = self._begins_with_reasoning(generated)
         if self._reasons is None:
             return False
-        if not self._reasons and not self._endings.may_end(generated[-1]):
+        if not self._reasons and not self._may_end(generated[-1]):
             return False
         text = str(self.tokenizer.decode(generated[max(self._start, len(generated) - self._tail) :]))
         if self._reasons and self.tags is not None:

@@ -23,10 +23,9 @@ CACHED = 256
 
 @dataclass(frozen=True)
 class Distribution:
-    """The `count` highest log-probabilities of the next token, by id."""
+    """The highest log-probabilities of the next token, by id."""
 
     logprobs: dict[int, float]
-    count: int
 
     @property
     def best(self) -> int:
@@ -40,28 +39,24 @@ class Distribution:
 class NextTokens:
     """Choices of one question need the distribution after the same prefix at the same time: they share one call.
 
-    `fetch` gets a distribution of at least `count` tokens.
+    `fetch` gets a distribution of so many tokens.
     """
 
     def __init__(self, fetch: Callable[[tuple[int, ...], int], Awaitable[Distribution]]) -> None:
         self._fetch = fetch
-        self._known: OrderedDict[tuple[int, ...], asyncio.Future[Distribution]] = OrderedDict()
+        self._known: OrderedDict[tuple[tuple[int, ...], int], asyncio.Future[Distribution]] = OrderedDict()
 
     async def after(self, prefix: tuple[int, ...], count: int) -> Distribution:
-        known = self._known.get(prefix)
-        if known is not None and (not known.done() or _usable(known, count)):
-            distribution = await known
-            if distribution.count >= count:
-                return distribution
-        task = asyncio.ensure_future(self._fetch(prefix, count))
-        self._known[prefix] = task
-        while len(self._known) > CACHED:
-            self._known.popitem(last=False)
-        return await task
-
-
-def _usable(task: asyncio.Future[Distribution], count: int) -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().count >= count
+        key = prefix, count
+        if key not in self._known:
+            self._known[key] = asyncio.ensure_future(self._fetch(prefix, count))
+            if len(self._known) > CACHED:
+                self._known.popitem(last=False)
+        try:
+            return await self._known[key]
+        except BaseException:  # the next request tries again
+            self._known.pop(key, None)
+            raise
 
 
 def requested_top_logprobs(request: Request, most: int, who: str) -> int:

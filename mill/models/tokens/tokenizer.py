@@ -180,11 +180,13 @@ class Tokens:
             texts = [move_spaces(self.rendered(request), request.continuation) for request in requests]
             heads: dict[int, list[int]] = {}  # with BOS; equal ones are one object
             pairs = []
-            for (context, _), one in zip(texts, self._pieces.encode_pairs(texts), strict=True):
-                head = heads.setdefault(id(one.head), self._with_bos(one.head)) if one.head else one.head
-                tail = one.tail if one.head else self._with_bos(one.tail)
-                added = len(head) + len(tail) - len(one.head) - len(one.tail)
-                n_context = one.n_context + added if context else 0
+            for (context, _), (head, tail, n_context) in zip(texts, self._pieces.encode_pairs(texts), strict=True):
+                length = len(head) + len(tail)
+                if head:
+                    head = heads.setdefault(id(head), self._with_bos(head))
+                else:
+                    tail = self._with_bos(tail)
+                n_context = n_context + len(head) + len(tail) - length if context else 0
                 pairs.append(make_pair(tail, n_context, window=self.window, prefix=self.prefix, head=head))
             return pairs
 
@@ -234,8 +236,8 @@ class Tokens:
     def count(self, requests: Sequence[Request]) -> list[int]:
         """How many tokens each request has, with its continuation and before truncation."""
         texts = [(self.rendered(request), request.continuation) for request in requests]
-        encoded = [(one.head, one.tail) if one.head else (one.tail, []) for one in self._pieces.encode_pairs(texts)]
-        return [len(first) + len(second) + (self.adds_bos and first[:1] != [self.bos]) for first, second in encoded]
+        encoded = self._pieces.encode_pairs(texts)
+        return [len(head) + len(tail) + (self.adds_bos and (head or tail)[:1] != [self.bos]) for head, tail, _ in encoded]
 
     def room(self, request: Request) -> int:
         """How many tokens of a request fit the context, with its continuation. The rest is truncated, but not of documents:

@@ -63,7 +63,7 @@ _decoder = json.JSONDecoder()
 def split_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
     """The text without its calls, and the calls. What is marked as a call and cannot be read is a malformed one."""
     if "<tool_call>" in text:
-        calls = [_read(found.group(1)) for found in _HERMES.finditer(text)]
+        calls = [_read(match.group(1)) for match in _HERMES.finditer(text)]
         return _HERMES.sub("", text).strip(), tuple(calls)
     if "[TOOL_CALLS]" in text:
         before, *parts = text.split("[TOOL_CALLS]")
@@ -78,18 +78,16 @@ def split_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
 def _read(text: str) -> ToolCall:
     """A call from its JSON object."""
     try:
-        found = json.loads(text)
+        return _call(json.loads(text)) or _malformed(text)
     except (ValueError, RecursionError):
         return _malformed(text)
-    return _call(found) or _malformed(text)
 
 
-def _call(found: Any) -> ToolCall | None:
+def _call(data: Any) -> ToolCall | None:
     """A call from an object with a name and arguments, which Llama calls parameters."""
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return None
-    arguments = found.get("arguments", found.get("parameters", {}))
-    return ToolCall.parse(found["name"], arguments)
+    return ToolCall.parse(data["name"], data.get("arguments", data.get("parameters", {})))
 
 
 def _malformed(text: str) -> ToolCall:
@@ -106,10 +104,10 @@ def _objects(text: str) -> Iterator[ToolCall]:
         if position == len(text):
             break
         try:
-            found, position = _decoder.raw_decode(text, position)
+            data, position = _decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             return
-        call = _call(found) if isinstance(found, dict) and ("parameters" in found or "arguments" in found) else None
+        call = _call(data) if isinstance(data, dict) and ("parameters" in data or "arguments" in data) else None
         if call is None:
             return
         calls.append(call)
@@ -128,9 +126,9 @@ def _mistral(text: str) -> Iterator[ToolCall]:
         return
     start = len(text) - len(text.lstrip())
     try:
-        found, _ = _decoder.raw_decode(text, start)
+        data, _ = _decoder.raw_decode(text, start)
     except (ValueError, RecursionError):
         yield _malformed(text)
         return
-    for one in found if isinstance(found, list) else [found]:
-        yield _call(one) or _malformed(json.dumps(one))
+    for entry in data if isinstance(data, list) else [data]:
+        yield _call(entry) or _malformed(json.dumps(entry))

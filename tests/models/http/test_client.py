@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
-import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mill.models.http import client, failures, policy
+from mill.models.http import failures, policy
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure, read_events
 from mill.models.http.policy import ConcurrencyLimiter, counted_calls
@@ -200,18 +197,21 @@ def test_reasoning_counts_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (message["reasoning_content"], message["content"]) == ("hm", "yes") and reply.first_token_s == 1.0
 
 
-UNFINISHED = {
-    "cut before any end": events(chunk("half"), finish=False),
-    "no finish_reason": events(chunk("half")),
-    "only [DONE]": events(),
-    "nothing at all": events(finish=False),
-    "counts alone": events(json.dumps({"choices": [], "usage": {"completion_tokens": 2}})),
-}
+@pytest.mark.parametrize(("streams", "connections"), [(False, 1), (True, 3)])
+def test_a_streaming_client_has_a_connection_for_each_call(streams: bool, connections: int) -> None:
+    ports: set[int] = set()
+
+    def play(handler: Any) -> None:
+        ports.add(handler.client_address[1])
+        handler.reply(200, {"fine": True})
+
+    with FaultServer(lambda *_: Fault(play)) as server:
+        post_all(server, 3, concurrency=1, streams=streams)
+    assert len(ports) == connections
 
 
-@pytest.mark.parametrize("fault", UNFINISHED.values(), ids=UNFINISHED)
-def test_a_stream_without_a_finish_reason_is_an_error(fault: Fault) -> None:
-    with FaultServer(lambda *_: fault) as server:
+def test_a_stream_without_a_finish_reason_is_an_error() -> None:
+    with FaultServer(lambda *_: events(chunk("half"))) as server:
         result = stream(server)
         assert isinstance(result, Failure) and result.kind == "cut"
         assert len(server.calls) == policy.ATTEMPTS
@@ -290,58 +290,6 @@ def test_latency_includes_retries_and_pauses(pauses: list[float]) -> None:
     assert 49 < sum(pauses) <= reply.seconds == calls.seconds
 
 
-def hang_up(sent: bytes = b"") -> Fault:
-    """Closes the connection after these bytes, without a word."""
-
-    def play(handler: Any) -> None:
-        handler.wfile.write(sent)
-        handler.wfile.flush()
-        handler.close_connection = True
-        handler.connection.shutdown(socket.SHUT_RDWR)
-
-    return Fault(play)
-
-
-def attempts_of_two_calls(fault: Fault, number: int) -> tuple[int, int, str | None]:
-    """One after the other, where the server plays a fault at call `number`, counted from 1: the calls that
-    arrived, the attempts of that one, and why it was retried."""
-
-    def answer(server: FaultServer, path: str, body: Any) -> Any:
-        return fault if len(server.calls) == number else body
-
-    async def work(_: int) -> Any:
-        with counted_calls() as calls:
-            return await caller.post("/ask", {}), calls
-
-    with FaultServer(answer) as server:
-        caller = Client(server.url, timeout=5.0, concurrency=1)
-        replies = [found for _, found in caller.run_all([0, 1], work)]
-        _, calls = replies[number - 1]
-        return len(server.calls), calls.retries + 1, calls.retry_reason
-
-
-def test_a_connection_that_was_closed_between_two_calls_is_no_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sent at once on another connection, without a pause of half a minute."""
-    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 30.0)
-    assert attempts_of_two_calls(hang_up(), 2) == (3, 1, None)
-
-
-@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_a_connection_that_was_closed_inside_of_an_answer_is_a_retry(sent: bytes) -> None:
-    calls, attempts, reason = attempts_of_two_calls(hang_up(sent), 2)
-    assert (calls, attempts) == (3, 2) and str(reason).startswith("the connection to http://127.0.0.1:")
-
-
-def test_a_new_connection_that_is_closed_without_an_answer_is_a_retry() -> None:
-    calls, attempts, reason = attempts_of_two_calls(hang_up(), 1)
-    assert (calls, attempts) == (3, 2) and str(reason).endswith("was cut: ServerDisconnectedError")
-
-
-def test_a_connection_that_is_closed_late_may_have_failed_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "LATEST_CLOSE_S", 0.0)
-    assert attempts_of_two_calls(hang_up(), 2)[:2] == (3, 2)
-
-
 INTERRUPTED = """
 import asyncio, os, signal
 from tests.servers import post_all, FaultServer, stall
@@ -387,47 +335,3 @@ def test_a_call_that_swallows_its_cancellation_is_cancelled_again() -> None:
     with pytest.raises(ValueError, match="the end"):
         list(Client("http://127.0.0.1:9", concurrency=2).run_all(range(2), work))
     assert swallowed.is_set()
-
-
-def test_an_interrupt_cancels_calls_in_flight() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-
-    once = threading.Lock()
-
-    def answer(server: FaultServer, path: str, body: Any) -> Any:
-        if len(server.calls) >= 2 and once.acquire(blocking=False):
-            os.kill(os.getpid(), signal.SIGINT)
-        return stall()
-
-    with FaultServer(answer) as server:
-        caller = Client(server.url, timeout=1e6)
-
-        async def work(_: int) -> Any:
-            return await caller.post("/ask", {})
-
-        with pytest.raises(KeyboardInterrupt):
-            list(caller.run_all(range(100), work))
-
-
-def run_limiter(maximum: int, serve: Callable[[int], float], calls: int) -> ConcurrencyLimiter:
-    """Drive a limiter with a simulated clock: `serve(busy)` is the duration of a call while `busy` are in flight."""
-    now = [0.0]
-    limiter = ConcurrencyLimiter(maximum, clock=lambda: now[0])
-
-    async def drive() -> None:
-        done = 0
-        while done < calls:
-            limit = limiter.limit
-            for _ in range(limit):
-                await limiter.enter()
-            now[0] += serve(limit)
-            for _ in range(limit):
-                await limiter.leave(ok=True)
-            done += limit
-
-    asyncio.run(drive())
-    return limiter
-
-
-def test_the_limit_stays_low_where_the_server_only_queues() -> None:
-    assert run_limiter(64, lambda busy: busy * 0.5, 200).limit <= 10

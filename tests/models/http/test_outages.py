@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mill.api.errors import ModelBroken, ModelError, ServerBroken, ServerGone
+from mill.api.errors import ModelBroken, ModelError, ServerGone
 from mill.api.model import StreamContext, run_requests
-from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
+from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import policy
 from mill.models.http.server import ServerModel
@@ -203,30 +203,6 @@ def test_requests_that_failed_during_an_outage_are_sent_again() -> None:
     assert cold.is_set() and len(responses) == 400 and not any(response.failed for response in responses.values())
 
 
-def test_nan_scores_count_as_failures() -> None:
-    good = threading.Semaphore(30)
-
-    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        if path == "/tokenize" or "prompt_logprobs" in body:
-            return status(404 if path == "/tokenize" else 400)
-        words = body["prompt"].split(" ")
-        value = -1.0 if good.acquire(blocking=False) else float("nan")
-        offsets = [max(0, sum(len(word) + 1 for word in words[:index]) - 1) for index in range(len(words) + 1)]
-        logprobs = {
-            "tokens": [words[0], *(f" {word}" for word in words[1:]), "x"],
-            "token_logprobs": [None, *[value] * len(words)],
-            "top_logprobs": [None, *[{"a": value}] * len(words)],
-            "text_offset": offsets,
-        }
-        return {"choices": [{"text": "x", "finish_reason": "stop", "logprobs": logprobs}]}
-
-    with FaultServer(answer) as server:
-        model = open_model(f"openai-compat[model=m,base_url={server.url},concurrency=4]")
-        model.ready()
-        with pytest.raises(ServerBroken, match="NaN"):
-            model.loglikelihood([Request(LOGLIKELIHOOD, f"q {number:04} what", " choice") for number in range(100)])
-
-
 def test_a_run_with_only_failing_samples_left_ends(tmp_path: Path) -> None:
     def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         if "toy_gen 1" in body["prompt"]:
@@ -241,8 +217,8 @@ def test_a_run_with_only_failing_samples_left_ends(tmp_path: Path) -> None:
     assert sum(bool(row["error"]) for row in samples(tmp_path)["toy_gen.jsonl"]) == 11
 
 
-@pytest.mark.parametrize("fault", [status(400, "bad"), status(401, "revoked")], ids=["refused", "locked"])
-def test_one_failing_server_of_several_causes_no_errors(fault: Fault, tmp_path: Path) -> None:
+def test_one_failing_server_of_several_causes_no_errors(tmp_path: Path) -> None:
+    fault = status(401, "revoked")
     bad = FailingServer(fault, good=6)
     with FaultServer(FailingServer(fault)) as first, FaultServer(bad) as second:
         both = toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model="openai-compat[model=m]")

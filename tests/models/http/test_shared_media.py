@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return inner(raw)
 
     monkeypatch.setattr(decode, "_base64", counted)
-    monkeypatch.setattr(decode, "_inlined", OrderedDict())
+    decode._inline.cache_clear()
     return calls
 
 

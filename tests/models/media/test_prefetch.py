@@ -81,7 +81,7 @@ def test_items_are_loaded_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     meeting = threading.Barrier(2, timeout=DEADLINE_S)
     given = items(2)
     with Prefetch(lambda item: meeting.wait() >= 0, given, ahead=2) as loaded:
-        assert loaded.take_each(given) == [True, True]
+        assert [loaded.take(item) for item in given] == [True, True]
 
 
 def test_what_cannot_be_loaded_is_an_error_of_its_requests() -> None:
@@ -120,12 +120,12 @@ def test_a_batch_that_fails_is_taken_again_in_parts_without_loading_again() -> N
 
 
 def test_a_missing_package_concerns_all() -> None:
-    def load(item: Item) -> int:
+    def load(number: int) -> int:
         raise MissingPackage("reading audio", "soundfile", "media")
 
-    given = items(1)
-    with Prefetch(load, given, ahead=1) as loaded, pytest.raises(MissingPackage):
-        loaded.take_each(given)
+    units = [Unit([Request(GENERATE, "x")], 1, 0)]
+    with loaded_ahead(load, units, GENERATE, lambda *_: [], ahead=1) as hook, pytest.raises(MissingPackage):
+        hook(units)
 
 
 def test_threads_end_at_exit_and_waiting_items_are_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

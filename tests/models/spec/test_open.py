@@ -123,7 +123,6 @@ def test_every_name_of_the_documentation_is_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
-        ("openai", "litellm", "litellm"),
         ("clip", "open_clip", "clip"),
         ("mlx-lm", "mlx_lm", "mlx"),
     ],
@@ -159,26 +158,17 @@ def test_what_makes_no_model_is_refused_in_one_line(spec: str, message: str) -> 
     ("argument", "text", "value"),
     [
         ("path", "123", "123"),
-        ("path", "true", "true"),
         ("path", "none", "none"),
         ("length", "7", 7),
-        ("length", "-7", -7),
-        ("temperature", "0.5", 0.5),
         ("temperature", "1e-3", 0.001),
-        ("temperature", "2", 2.0),
         ("batch_size", "4", 4),
         ("batch_size", "auto", None),
         ("batch_size", "None", None),
-        ("batch_size", "null", None),
         ("trust", "true", True),
-        ("trust", "False", False),
         ("trust", "0", False),
-        ("trust", "1", True),
-        ("trust", "no", False),
         ("trust", "on", True),
         ("revision", "007", "007"),
         ("revision", "none", None),
-        ("utilization", "1", 1),
         ("utilization", "0.9", 0.9),
     ],
 )
@@ -193,12 +183,10 @@ def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: st
     [
         ("length", "many", "typed[length=many]: 'many' is not int"),
         ("length", "1.5", "typed[length=1.5]: '1.5' is not int"),
-        ("length", "auto", "typed[length=auto]: 'auto' is not int"),
         ("batch_size", "big", "typed[batch_size=big]: give a count or auto"),
         ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
         ("temperature", "nan", "typed[temperature=nan]: 'nan' is not a number"),
         ("batch_size", "0", "typed[batch_size=0]: give a count of at least 1; leave it out for auto"),
-        ("batch_size", "-1", "typed[batch_size=-1]: give a count of at least 1; leave it out for auto"),
         ("trust", "maybe", "typed[trust=maybe]: 'maybe' is not bool"),
         ("modalities", "text", "typed[modalities=text]: a list cannot be given in brackets, set it in a config file (.py)"),
     ],
@@ -237,26 +225,15 @@ def test_a_packaged_config_is_found_by_name_and_a_folder_wins(tmp_path: Path, mo
     assert make_spec("shapes", base_url="http://h") == parse_spec("openai-compat[model=shapes,base_url=http://h]")
 
 
-def test_a_folder_that_hides_a_packaged_config_is_reported_with_both_spellings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_config_of_the_current_folder_is_read_instead_of_the_packaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "shapes").mkdir()
     config = "mill/models/configs/clip/shapes.py"
-    assert parse_spec("./shapes") == parse_spec("hf[path=./shapes]") and parse_spec(config).config == config
-    assert not caplog.messages
-    assert resolve_spec(parse_spec(config)).backend == "clip"
-    parse_spec("shapes")
-    assert caplog.messages == [
-        "the model shapes is ./shapes of the current folder, which hides the packaged config of that name: "
-        f"write ./shapes for the folder, {config} for the config"
-    ]
+    assert parse_spec(config).config == config and resolve_spec(parse_spec(config)).backend == "clip"
     (tmp_path / config).parent.mkdir(parents=True)
     (tmp_path / config).write_text('model = {"type": "timm", "path": "mine"}')
     assert resolve_spec(parse_spec(config)).backend == "timm"
-    assert caplog.messages[1:] == [
-        f"the config {config} is read from the current folder, not from mill: write shapes for the packaged one"
-    ]
 
 
 def test_an_unknown_argument_is_refused_with_the_nearest_and_with_all() -> None:
@@ -309,7 +286,6 @@ def test_what_is_given_inline_wins_over_the_config_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("1 / 0\n", "raised ZeroDivisionError: division by zero"),
-        ("import no_such_module\n", "raised ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise SystemExit('stop')\n", "raised SystemExit: stop"),
         ("x = 1\n", 'has no top-level dict `model`; write model = {"type": "hf", "path": "org/name"}'),
         ("model = 'hf'\n", 'has a `model` of type str; write model = {"type": "hf", "path": "org/name"}'),

@@ -23,29 +23,20 @@ OLLAMA = "http://127.0.0.1:11434"
     ("text", "backend", "arguments"),
     [
         ("hf[path=org/name,dtype=float32]", "hf", {"path": "org/name", "dtype": "float32"}),
-        ("litellm[model=gpt-4o]", "litellm", {"model": "gpt-4o"}),
-        ("hf", "hf", {}),
         ("hf[]", "hf", {}),
         ("org/name", "hf", {"path": "org/name"}),
-        ("org/name@v2", "hf", {"path": "org/name", "revision": "v2"}),
         ("org/name[batch-size=4]", "hf", {"path": "org/name", "batch_size": "4"}),
         ("org/name@v2[batch_size=4]", "hf", {"path": "org/name", "revision": "v2", "batch_size": "4"}),
         ("./folder", "hf", {"path": "./folder"}),
-        ("/models/folder", "hf", {"path": "/models/folder"}),
-        ("mlx-community/name", "mlx-lm", {"path": "mlx-community/name"}),
         ("mlx-community/name@v2", "mlx-lm", {"path": "mlx-community/name", "revision": "v2"}),
-        ("mlx:name", "mlx-lm", {"path": "name"}),
         ("mlx:org/name@v2", "mlx-lm", {"path": "org/name", "revision": "v2"}),
-        ("file.gguf", "llama-cpp", {"model": "file.gguf"}),
         ("dir/file.gguf[n_ctx=512]", "llama-cpp", {"model": "dir/file.gguf", "n_ctx": "512"}),
-        ("gguf:name", "llama-cpp", {"model": "name"}),
         ("gguf:org/name@v2", "llama-cpp", {"model": "org/name", "revision": "v2"}),
         ("vllm-mlx:org/name", "vllm-mlx", {"model": "org/name"}),
         ("ollama:llama3.1:8b", "openai-compat", {"model": "llama3.1:8b", "base_url": OLLAMA}),
         ("ollama:llama3.1@sha256", "openai-compat", {"model": "llama3.1@sha256", "base_url": OLLAMA}),
         ("llama3.1:8b", "openai-compat", {"model": "llama3.1:8b", "base_url": OLLAMA}),
         ("http://host:8000/v1[model=m]", "openai-compat", {"base_url": "http://host:8000/v1", "model": "m"}),
-        ("https://user@host/v1", "openai-compat", {"base_url": "https://user@host/v1"}),
     ],
 )
 def test_a_spec_is_a_backend_and_its_arguments(text: str, backend: str, arguments: dict[str, str]) -> None:
@@ -83,17 +74,13 @@ def test_a_backend_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypa
     ("text", "value"),
     [
         ('hf[path="a,b"]', "a,b"),
-        ("hf[path='a,b']", "a,b"),
         ('hf[path="a]b[c"]', "a]b[c"),
         (r'hf[path="say \"hi\""]', 'say "hi"'),
         (r'hf[path="C:\\models"]', r"C:\models"),
         ('hf[path=" a "]', " a "),
-        ('hf[path="[1, 2]"]', "[1, 2]"),
         ('hf[path=""]', ""),
-        ("hf[path=]", ""),
         ("hf[path=a=b]", "a=b"),
         ("hf[path=it's]", "it's"),
-        ("hf[path=a b]", "a b"),
         (" hf [ path = a , ] ", "a"),
     ],
 )
@@ -105,17 +92,14 @@ def test_a_value_may_be_quoted_and_space_around_it_does_not_count(text: str, val
     ("text", "message"),
     [
         ("", "'' names no model; give a backend, a model path or a config file"),
-        ("  ", "'' names no model; give a backend, a model path or a config file"),
         ("[path=a]", "'[path=a]' names no model; give a backend, a model path or a config file"),
         ("hf[path=a", "'hf[path=a' does not close its bracket; write name[key=value,key=value]"),
         ("hf[path=a]x", "'hf[path=a]x' does not close its bracket; write name[key=value,key=value]"),
         ("hf]", "'hf]' closes a bracket that was never opened"),
         ("hf[org/name]", "'org/name' in 'hf[org/name]' is not key=value"),
-        ("hf[=a]", "'=a' in 'hf[=a]' is not key=value"),
         ("hf[4bit=true]", "'4bit=true' in 'hf[4bit=true]' is not key=value"),
         ("hf[path=a,path=b]", "'path' is given twice in 'hf[path=a,path=b]'"),
         ("org/name[path=b]", "'org/name[path=b]' gives path twice: before the brackets and inside them"),
-        ("org/n@v1[revision=v2]", "'org/n@v1[revision=v2]' gives revision twice: before the brackets and inside them"),
         (
             "ollama:m[base_url=u,model=n]",
             "'ollama:m[base_url=u,model=n]' gives base_url, model twice: before the brackets and inside them",
@@ -136,7 +120,7 @@ def test_what_cannot_be_read_is_refused_with_one_line(text: str, message: str) -
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("clp", ["clip"]), ("huggingfaces", ["huggingface"]), ("tim", ["timm"])],
+    [("clp", ["clip"]), ("tim", ["timm"])],
 )
 def test_an_unknown_backend_is_refused_with_the_nearest_names(name: str, nearest: list[str]) -> None:
     with pytest.raises(UnknownName) as raised:
@@ -156,7 +140,6 @@ def test_an_unknown_backend_near_nothing_is_refused_with_the_spec_of_a_model() -
     ("text", "parts"),
     [
         ("hf[path=a,dtype=b],org/name", ["hf[path=a,dtype=b]", "org/name"]),
-        (" a , b ,, ", ["a", "b"]),
         ("", []),
         ('hf[path="a]",dtype=b],c', ['hf[path="a]",dtype=b]', "c"]),
         ("a='x,y',b=1", ["a='x,y'", "b=1"]),
@@ -171,11 +154,9 @@ def test_split_list_cuts_at_commas_outside_brackets_and_quoted_values(text: str,
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (Spec("hf"), "hf"),
         (Spec("hf", {"path": "org/name", "batch_size": 4}), "hf[path=org/name,batch_size=4]"),
         (Spec("", {"dtype": "float16"}, config="a.py"), "a.py[dtype=float16]"),
         (Spec("hf", {"path": 'a,"b"\\'}), r'hf[path="a,\"b\"\\"]'),
-        (Spec("hf", {"path": " a"}), 'hf[path=" a"]'),
         (Spec("hf", {"path": ""}), 'hf[path=""]'),
     ],
 )
@@ -210,7 +191,7 @@ def test_specs_joined_by_commas_are_split_into_the_same_specs(texts: list[str]) 
     assert split_list(",".join(texts)) == texts
 
 
-@pytest.mark.parametrize("text", ["hf[path=a][dtype=b]", "hf[path=a]b]", 'hf[path="a\\"]', 'hf[path="a"b"]'])
+@pytest.mark.parametrize("text", ["hf[path=a][dtype=b]", 'hf[path="a\\"]', 'hf[path="a"b"]'])
 def test_brackets_and_quotes_that_do_not_match_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
         parse_spec(text)
@@ -221,7 +202,6 @@ def test_brackets_and_quotes_that_do_not_match_are_refused(text: str) -> None:
     [
         ("vllm:org/name", Spec("vllm", {"path": "org/name"})),
         ("hf:org/name@main", Spec("hf", {"path": "org/name", "revision": "main"})),
-        ("openai-compat:m", Spec("openai-compat", {"model": "m"})),
         ("litellm:gpt-4o", Spec("litellm", {"model": "gpt-4o"})),
     ],
 )
@@ -233,16 +213,12 @@ def test_a_backends_name_and_a_colon_lead_to_that_backend(text: str, spec: Spec)
     ("model", "backend", "url", "spec"),
     [
         ("my-model", "llama-cpp", "http://h:1", Spec("llama-cpp", {"model": "my-model", "base_url": "http://h:1"})),
-        ("my-model", "openai-compat", "", Spec("openai-compat", {"model": "my-model"})),
         ("org/name", "", "http://h:1/v1", Spec("openai-compat", {"model": "org/name", "base_url": "http://h:1/v1"})),
         ("llama3.1:8b", "", "http://h:1", Spec("openai-compat", {"model": "llama3.1:8b", "base_url": "http://h:1"})),
         ("x.gguf", "", "http://h:1", Spec("llama-cpp", {"model": "x.gguf", "base_url": "http://h:1"})),
         ("gpt-4o", "litellm", "http://h:1", Spec("litellm", {"model": "gpt-4o", "api_base": "http://h:1"})),
-        ("org/name", "mlx-lm", "", Spec("mlx-lm", {"path": "org/name"})),
         ("org/name@main", "vllm", "", Spec("vllm", {"path": "org/name", "revision": "main"})),
-        ("hf[path=a]", "hf", "", Spec("hf", {"path": "a"})),
         ("name[timeout=5]", "vllm-mlx", "", Spec("vllm-mlx", {"model": "name", "timeout": "5"})),
-        ("org/name", "hf[dtype=float32]", "", Spec("hf", {"path": "org/name", "dtype": "float32"})),
         ("a[batch_size=2]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "batch_size": "2", "dtype": "float32"})),
         ("hf[path=a]", "hf[dtype=float32]", "", Spec("hf", {"path": "a", "dtype": "float32"})),
     ],
@@ -256,11 +232,9 @@ def test_a_backend_and_an_address_may_be_given_separately(model: str, backend: s
     [
         ("hf[path=a]", "", "http://h", "the backend hf talks to no server"),
         ("hf[path=a]", "vllm", "", "names the backend hf, and --backend vllm"),
-        ("a", "vlm", "", "did you mean vllm"),
         ("a", "vlm[dtype=x]", "", "did you mean vllm"),
         ("a", "hf[dtype=x", "", "does not close its bracket"),
         ("a", "hf[path=b]", "", "gives path twice"),
-        ("a[dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
         ("hf[path=a,dtype=x]", "hf[dtype=y]", "", "gives dtype twice"),
     ],
 )

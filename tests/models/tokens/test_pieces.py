@@ -71,9 +71,9 @@ def test_pieces_have_the_tokens_of_the_whole_text(
     texts = list(dict.fromkeys(f"{head}\n\nQuestion: {tail}\nA. b" for tail in tails))
     assert pieces.encode(texts) == encode(texts)
     pairs = [(text, continuation + str(number)) for number, text in enumerate(texts)]
-    for (context, after), found in zip(pairs, pieces.encode_pairs(pairs), strict=True):
-        assert found.head + found.tail == encode([context + after])[0]
-        assert found.n_context == len(encode([context])[0])
+    for (context, after), (shared, rest, n_context) in zip(pairs, pieces.encode_pairs(pairs), strict=True):
+        assert shared + rest == encode([context + after])[0]
+        assert n_context == len(encode([context])[0])
 
 
 def test_which_tokenizers_take_pieces(kinds: dict[str, Any]) -> None:

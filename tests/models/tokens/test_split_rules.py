@@ -35,14 +35,10 @@ LOCAL = {
 }
 ACROSS = {
     "a word ahead": r"\n{2,}(?=ZQ)",
-    "a word behind": r"(?<=ZQ\n\n)\w|\s+|\S+",
     "a newline and a word": r"ZQ\n\nab|\w",
     "everything but a bar": r"[^|]+",
-    "white space and letters": r"\s+\w",
     "repeated, white space or letters": r"(?:\s|\w)+",
     "an anchor": r"^a",
-    "a reference": r"(a)\1",
-    "the border of a word": r"\b\w+",
     "a mode": r"(?m).",
 }
 
