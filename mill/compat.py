@@ -7,7 +7,6 @@
 | datasets, huggingface_hub | set offline during a load | they retry for half a minute | 3.0 to 5.2, 0.30 to 1.33 |
 | mlx-lm | calls `mlx_lm.utils._download` | no public function returns a model's folder | 0.32 |
 | mlx-lm | passes `rope_theta`, `rope_scaling` to `load` | it ignores `rope_parameters` of transformers 5 | 0.32 |
-| ray | replaces `ray._private.worker.print_to_stdstream` | it prints pages on standard output | 2.30 to 2.60 |
 | torch | calls `aten._scaled_dot_product_flash_attention_for_cpu` | public ones return no log-sum-exp | 2.4 to 2.13 |
 | torch | calls `aten._flash_attention_forward` | as above, for packed sequences | 2.4 to 2.13 |
 
@@ -138,12 +137,6 @@ def rope_overrides(config: dict[str, Any]) -> dict[str, Any]:
         overrides["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
     warn(f"mlx-lm does not read rope_parameters in config.json; mill passes {', '.join(overrides)} to it")
     return overrides
-
-
-def silence_node_reports(ray: Any) -> None:
-    """Drop the pages that Ray prints on standard output, where results go, when a node dies; the pool logs one line."""
-    with contextlib.suppress(AttributeError):  # a private name, which a later version may not have
-        ray._private.worker.print_to_stdstream = lambda *_, **__: None
 
 
 def cpu_flash_attention(

@@ -44,7 +44,7 @@ Tasks = str | Path | Task | Sequence[str | Path | Task]
 _SHOWN_ROWS = 12
 # What of the command line makes no sense in Python, or is an argument by itself.
 _NOT_IN_PYTHON = ("models", "tasks", "dry_run", "fail_on", "require", "strict", "report")
-_FOR_OPENING = ("base_url", "batch_size", "exact", "executor", "workers", "address", "gpus_per_worker", "no_remote_code")
+_FOR_OPENING = ("base_url", "batch_size", "exact", "workers", "no_remote_code")
 _EVALUATE = {name: option for name, option in options_of(EvalOptions).items() if name not in _NOT_IN_PYTHON}
 _COMPARE = {name: option for name, option in options_of(CheckOptions).items() if name not in _NOT_IN_PYTHON}
 

@@ -1,7 +1,7 @@
 """Run the tests of `mill/compat` with the oldest versions that pyproject.toml allows, and with the newest.
 
     python scripts/check_compat.py                 # all packages; torch downloads some gigabytes
-    python scripts/check_compat.py gguf ray        # some of them
+    python scripts/check_compat.py gguf mlx-lm     # some of them
     python scripts/check_compat.py --at 0.31.3 mlx-lm
 
 Each version gets its own virtual environment in a temporary folder. Exit code 1 if a version cannot be installed or a
@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[1]
 # The test of each package, and what it needs beside the package to be imported on this machine.
 PACKAGES = {
     "gguf": ("test_gguf.py", []),
-    "ray": ("test_ray.py", []),
     "mlx-lm": ("test_mlx.py", ["mlx[cpu]"] if sys.platform == "linux" else []),
     "torch": ("test_torch.py", ["numpy"]),
 }

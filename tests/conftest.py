@@ -16,11 +16,10 @@ from mill.api import registry
 from mill.support.terminal import own_warnings
 from mill.tasks.load import load_builtin
 from tests import forking
-from tests.ray_cluster import Cluster, shared_cluster
 from tests.servers import llama_command
-from tests.shared import locked, made_once, served_once, shared_folder
+from tests.shared import made_once, served_once, shared_folder
 
-pytest_plugins = ["tests.logs", "tests.times"]
+pytest_plugins = ["tests.logs", "tests.times", "tests.fuzz.cases"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background; tests interrupt their child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +42,6 @@ MARKER_OF_FIXTURE = {
     "demo_weights": "weights",
     "open_clip": "weights",
     "llama": "engine",
-    "cluster": "cluster",
     "slurm": "cluster",
     "browser": "browser",
 }
@@ -52,7 +50,6 @@ MARKER_OF_PATH = {
     "checks/test_real_server.py": "engine",
     "engines": "engine",
     "execute/test_conformance.py": "weights",
-    "execute/test_ray.py": "cluster",
     "models/hf": "weights",
     "models/prefix/test_sharing.py": "weights",
     "models/test_clip.py": "weights",
@@ -194,19 +191,6 @@ def llama(demo_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The URL of a real llama-server with the demo weights."""
     with served_once(tmp_path_factory, "llama", lambda port: llama_command(demo_weights, port)) as url:
         yield url
-
-
-@pytest.fixture(scope="session")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with shared_cluster(tmp_path_factory) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The Ray cluster, which one test has for itself: each run takes all of its cores."""
-    with locked(shared_folder(tmp_path_factory) / "ray.lock"):
-        yield ray_cluster
 
 
 def make_tiny_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:

@@ -34,7 +34,6 @@ from tests.shared import join
 SERVERS = {
     "mill": ["pyarrow", "aiohttp", "rich.progress", "rich.table", "yaml"],
     "torch": ["torch", "torch.distributed"],
-    "ray": ["ray"],
     "lm_eval": ["lm_eval.evaluator", "lm_eval.tasks", "evaluate", "mill.bridges.lm_eval.source"],
     "transformers": ["torch", "mill.models.hf.model", "transformers.models.llama.modeling_llama"],
     # By the name of an environment of an engine, whose interpreter is then the server's.
@@ -68,8 +67,7 @@ def popen(command: Sequence[str], server: str = "", **options: Any) -> subproces
     server = server or fitting(command, environment)
     if sys.platform != "linux" or server not in SERVERS or command[1] == "-c" or _is_customized(environment):
         return subprocess.Popen(command, **options)
-    prefixes = (*AT_IMPORT, "RAY_") if server == "ray" else AT_IMPORT
-    at_import = {name: value for name, value in environment.items() if name.startswith(prefixes) and name != "PYTHONPATH"}
+    at_import = {name: value for name, value in environment.items() if name.startswith(AT_IMPORT) and name != "PYTHONPATH"}
     digest = hashlib.sha256(json.dumps([command[0], at_import], sort_keys=True).encode()).hexdigest()
     name = f"{server}-{digest[:8]}"
     if name not in _servers:
@@ -107,7 +105,7 @@ def fitting(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return "torch"
     if "RANK" in environment or "torch.distributed" in words:
         return "torch"
-    return "lm_eval" if "lm-eval" in words else "ray" if " ray" in words else "mill"
+    return "lm_eval" if "lm-eval" in words else "mill"
 
 
 class Server:

@@ -18,6 +18,7 @@ from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Val
 from tests.waiting import hold
 
 N = 40
+TASKS = "toy_gen,toy_choice,toy_text,toy_dialog"
 
 
 @register_model("toy")

@@ -281,17 +281,6 @@ class Concurrent(Protocol):
 
 
 @runtime_checkable
-class Replicated(Protocol):
-    """A model whose copies on other machines need more than its spec."""
-
-    def replica_arguments(self) -> Mapping[str, Any]:
-        """What the model chose for this machine, and its replicas must get too."""
-
-    def replica_variables(self) -> Sequence[str]:
-        """Environment variables, besides those of data and hubs."""
-
-
-@runtime_checkable
 class Priced(Protocol):
     def price(self) -> Price | None:
         """What tokens cost; None where that is not known, or nothing is charged."""

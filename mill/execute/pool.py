@@ -1,7 +1,7 @@
 """Several workers that each hold the model: a queue of chunks, and responses in one stream.
 
-A worker that dies is replaced, and the requests that it had not answered go to others. How a worker is reached is its own
-affair: a thread of this process (workers.py), or an actor of Ray (ray_cluster.py).
+A worker that dies is replaced, and the requests that it had not answered go to others. workers.py has the worker of a
+server.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class WorkerLost(Exception):
 
 class Worker(Protocol):
     def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
-        """The responses to a chunk as they arrive. Raises WorkerLost if the worker dies, MillError if the model fails. A
-        worker in this process asks the meter before each request."""
+        """The responses to a chunk as they arrive; the meter is asked before each request. Raises WorkerLost if the worker
+        dies, MillError if the model fails."""
 
     def report(self) -> Report: ...
 
@@ -85,14 +85,12 @@ class Pool(ExecutorBackend):
     """`start_worker(n)` starts worker number n and returns when it is ready; it raises WorkerLost or a MillError. Workers
     start at the first stream, in parallel; those that are ready do not wait for the others.
 
-    Workers of `servers` must answer the canary after a loss before they get work again: a server may be up and fail. With
-    `meters_calls` the workers are threads whose models ask the meter.
+    After a loss a worker must answer the canary before it gets work again: a server may be up and fail. With `meters_calls`
+    the models of the workers ask the meter.
     """
 
-    def __init__(
-        self, start_worker: Callable[[int], Worker], workers: int, *, servers: bool = False, meters_calls: bool = False
-    ) -> None:
-        self.start_worker, self.workers, self.servers = start_worker, workers, servers
+    def __init__(self, start_worker: Callable[[int], Worker], workers: int, *, meters_calls: bool = False) -> None:
+        self.start_worker, self.workers = start_worker, workers
         self.slots = [WorkerSlot(number) for number in range(workers)]
         self._canary: Request | None = None
         self._meter: CallMeter | None = None
@@ -151,7 +149,7 @@ class Pool(ExecutorBackend):
             work.done(len(message))
 
     def _join_threads(self) -> None:
-        """Wait briefly for the threads; one may still be waiting for a machine."""
+        """Wait briefly for the threads; one may still be waiting for its server."""
         until = time.monotonic() + LEAVE_S
         for thread in self._threads:
             thread.join(timeout=max(0.0, until - time.monotonic()))
@@ -159,7 +157,7 @@ class Pool(ExecutorBackend):
     # The thread of one worker.
 
     def _work(self, slot: WorkerSlot, kind: str, work: WorkQueue) -> None:
-        """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for a machine."""
+        """Compute chunks until none is left. A worker takes one only when it is ready, not while it waits for its server."""
         try:
             while self._ready(slot, work) and (chunk := work.take()) is not None:
                 try:
@@ -248,7 +246,7 @@ class Pool(ExecutorBackend):
             if slot.worker is None:
                 close_count = self._close_count
                 slot.worker = self.start_worker(slot.number)
-                if self.servers and slot.was_lost:
+                if slot.was_lost:
                     self._check_canary(slot)
                 if close_count != self._close_count:  # close() was called meanwhile
                     self._drop(slot)
@@ -278,7 +276,7 @@ class Pool(ExecutorBackend):
         self._close_count += 1
         for slot in self.slots:
             self._drop(slot)
-        self._join_threads()  # before the pool leaves the cluster that a thread uses
+        self._join_threads()
 
 
 SHARE = 0.7  # of an equal split, in the next chunk

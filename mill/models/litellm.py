@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from mill.api.budget import MILLION, Price
@@ -80,11 +79,6 @@ class LiteLLMModel(ServerModel):
             _million(info.get(name)) for name in (*names, "cache_read_input_token_cost", "output_cost_per_reasoning_token")
         )
         return None if prompt is None or output is None else Price(prompt, output, cached, reasoning)
-
-    def replica_variables(self) -> Sequence[str]:
-        """LiteLLM reads keys and addresses from variables named after providers."""
-        provider = self.model.partition("/")[0].upper()
-        return [name for name in os.environ if name.endswith("_API_KEY") or name.startswith(f"{provider}_")]
 
     def _probe(self) -> None:
         """Without a call: check that the provider is known and its key is set."""

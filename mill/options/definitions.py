@@ -312,22 +312,12 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
         Annotated[int, Meta(ge=1, le=MOST)] | None,
         Meta(description="Most characters of a tool's output that the model gets.", extra=hints(default="the task's own")),
     ] = None
-    executor: Annotated[
-        Literal["local", "ray"],
-        Meta(
-            description="Where the model runs: in this process, or on workers of a Ray cluster.",
-        ),
-    ] = "local"
     workers: Annotated[
         Count | None,
-        Meta(description="Ray: processes that each load the model; else workers of a server with several addresses."),
-    ] = None
-    address: Annotated[
-        Text | None, Meta(description="Ray: address of the cluster.", extra=hints(default="a cluster on this machine"))
-    ] = None
-    gpus_per_worker: Annotated[
-        Annotated[float, Meta(ge=0)] | None,
-        Meta(description="Ray: GPUs of each worker.", extra=hints(default="1 on a cluster with GPUs")),
+        Meta(
+            description="Threads that send requests to the servers of a model with several addresses.",
+            extra=hints(default="one for each address"),
+        ),
     ] = None
     log_to: Annotated[
         list[Text],
@@ -414,7 +404,6 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     @property
     def run(self) -> RunConfig:
         """What a run is made of beside its model and tasks."""
-        from mill.execute.workers import ExecutorChoice
         from mill.metrics.repeats import read_repeat_metrics
         from mill.models.spec.parse import Spec, make_spec
         from mill.runs.evaluate import RunConfig
@@ -429,7 +418,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             wait=self.wait,
             exact=self.exact,
             chat=self.apply_chat_template,
-            executor=ExecutorChoice(self.executor, self.workers, self.address, self.gpus_per_worker),
+            workers=self.workers,
             judge=self.judge if self.judge is None or isinstance(self.judge, Spec) else make_spec(self.judge),
             repeat_metrics=repeat_metrics,
             limits=self.limits,

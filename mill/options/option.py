@@ -28,7 +28,10 @@ from mill.support.terminal import own_warnings
 REMOVED = {
     "eval": {
         "reuse": "was removed, because its estimates could be wrong: use --sample N or --precision P alone",
-        "engine": "is called executor now",
+        **dict.fromkeys(
+            ("engine", "executor", "address", "gpus_per_worker"),
+            "was removed with Ray: torchrun starts ranks, --base_url takes several servers, mill schedule submits jobs",
+        ),
     },
     "schedule": {
         "forget": "was removed: to forget a job, delete its file in schedule/cells of the output folder",

@@ -26,7 +26,7 @@ from mill.api.task import Benchmark, RenderSettings
 from mill.execute.executor import Answers, Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
 from mill.execute.sample_state import SampleState, run_samples
-from mill.execute.workers import ExecutorChoice, make_backend
+from mill.execute.workers import make_backend
 from mill.metrics.repeats import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.plan.sampling import SampleChoice, SampleGroup
@@ -64,7 +64,8 @@ class RunConfig:
     """For backends that take it: the others share no computation that would have to be switched off."""
     chat: bool | None = None
     """Whether to apply the chat template; None leaves it to the settings and the spec."""
-    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
+    workers: int | None = None
+    """Of a model with several addresses; None is one for each."""
     judge: Spec | None = None
     repeat_metrics: tuple[RepeatMetric, ...] | None = None
     limits: BudgetLimits = field(default_factory=BudgetLimits)
@@ -195,7 +196,7 @@ class Run:
     def _make_executor(self) -> Executor:
         plan = self.plan
         if self.ranks is None:
-            backend = make_backend(plan.config.executor, plan.spec, plan.model)
+            backend = make_backend(plan.config.workers, plan.spec, plan.model)
             return Executor(backend, plan.record, quiet=self.quiet, on_first_response=self._start_ahead)
         if not plan.model.lock_step:
             return Executor(LocalBackend(plan.model), plan.record, quiet=self.quiet)

@@ -9,7 +9,7 @@ from mill.api.errors import RunError, SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, Priced
 from mill.execute.meter import JUDGE, MODEL
-from mill.execute.workers import LOCAL, check_servers
+from mill.execute.workers import check_servers, check_workers
 from mill.models.prefix.paths import MIXED_ROWS
 from mill.models.spec.open import open_model, resolve_spec, split_chat_template, takes_argument
 from mill.models.spec.parse import Spec, addresses_of, at_address, parse_spec
@@ -57,7 +57,7 @@ def open_for_run(
         model = open_model(at_address(resolved, addresses[0]) if addresses else resolved, batch_size=options.batch_size)
     model.ready(options.wait)
     check_servers(resolved, model, options.wait)
-    options.executor.check(resolved)
+    check_workers(options.workers, resolved)
     return resolved, model, chat
 
 
@@ -71,7 +71,7 @@ def plan_run(spec: Spec, model: MillModel, selection: Selection, options: RunCon
         refuse_without_judge(selection.tasks)
     with phase(PLANNING):
         tasks = plan_tasks(model, selection, settings, options.samples)
-    if starts and options.executor.executor == LOCAL and model.startup is not None:
+    if starts and model.startup is not None:
         model.startup.expect([request for plan in tasks for state in plan.states for request in state.requests])
     recorded = plan_record(spec, model, options, judging)
     planned = replace(

@@ -277,7 +277,10 @@ BAD = {
         "--forget was removed: to forget a job, delete",
     ),
     "another of schedule": (["schedule", "toy", "toy_gen", "--local"], "--local was removed: mill eval MODELS TASKS"),
-    "renamed option": (["eval", "toy", "toy_gen", "--engine", "ray"], "--engine is called executor now"),
+    "option of Ray": (
+        ["eval", "toy", "toy_gen", "--executor", "ray"],
+        "--executor was removed with Ray: torchrun starts ranks",
+    ),
     "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend or config 'vlm'; did you mean vllm"),
     "unknown task": (
         ["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY],

@@ -1,4 +1,4 @@
-"""A real vLLM, in process, as a server and on Ray: the conformance suite, and comparison with hf on the same weights."""
+"""A real vLLM, in process and as a server: the conformance suite, and comparison with hf on the same weights."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ def test_vllm_behind_openai_compat_conforms_and_scores_like_hf(vllm_server: str,
     assert "19 passed, 0 failed, 2 skipped" in out
 
 
-def test_vllm_on_a_ray_worker_answers_and_scores_images_like_hf(vllm_python: str, tmp_path: Path) -> None:
+def test_vllm_answers_and_scores_images_like_hf(vllm_python: str, tmp_path: Path) -> None:
     folder = make_llava(tmp_path / "llava", head_dim=32)  # vLLM's kernels support no smaller heads
     use_published_names(folder / "model.safetensors")
-    on_ray = ["--executor", "ray"]
     runs = [
-        (vllm_python, f"vllm[path={folder},dtype=float32,max_model_len=512,enforce_eager=true]", VLLM_PATHS, on_ray),
-        (sys.executable, f"hf[path={folder},dtype=float32]", [], []),
+        (vllm_python, f"vllm[path={folder},dtype=float32,max_model_len=512,enforce_eager=true]", VLLM_PATHS),
+        (sys.executable, f"hf[path={folder},dtype=float32]", []),
     ]
     records: list[Any] = []
     scores: list[Any] = []
     texts: list[Any] = []
     plain_texts: list[Any] = []
-    for python, spec, paths, options in runs:
+    for python, spec, paths in runs:
         out = tmp_path / spec.partition("[")[0]
-        command = toy(out, "toy_gen,toy_choice,shapes_mcq,shapes_mcq_gen", "--limit", "6", *options, model=spec)
+        command = toy(out, "toy_gen,toy_choice,shapes_mcq,shapes_mcq_gen", "--limit", "6", model=spec)
         variables = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests"), *paths]), "TOY_N": "4"}
         # In one process: on a CPU vLLM starts two more for an engine, and each imports it for 14 seconds.
         variables |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -54,10 +53,10 @@ def test_vllm_on_a_ray_worker_answers_and_scores_images_like_hf(vllm_python: str
             (file,) = out.rglob(f"samples/{task}.jsonl")
             samples = [json.loads(line) for line in file.read_text().splitlines()]
             values.append([answer[field] for sample in samples for answer in sample["responses"][0]])
-    distributed, local = records
-    assert distributed.keys() == local.keys() and len(local) == 16 + 24 + 6
+    served, local = records
+    assert served.keys() == local.keys() and len(local) == 16 + 24 + 6
     for key, answer in local.items():
-        assert distributed[key].get("score") == pytest.approx(answer.get("score"), abs=1e-3)
+        assert served[key].get("score") == pytest.approx(answer.get("score"), abs=1e-3)
     whole_characters = [[text.rstrip("\ufffd") for text in answers] for answers in plain_texts]
     assert whole_characters[0] == whole_characters[1] and len(plain_texts[0]) == 4
     assert len(scores[1]) == 24 and len(set(scores[1])) > 12  # scores differ between images

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.launching import run, toy
-from tests.ray_cluster import TASKS
 from tests.shared import made_once
+from tests.toy import TASKS
 
 
 @pytest.fixture(scope="session")

@@ -324,7 +324,7 @@ def test_a_worker_that_fails_the_canary_is_dropped() -> None:
             until(found.is_set, "canary that failed")
 
     requests = make_requests(300)
-    pool = Pool(lambda number: FailsOnServerOne(number, before), 2, servers=True)
+    pool = Pool(lambda number: FailsOnServerOne(number, before), 2)
     assert all_completed(seen := read_all(pool, requests), requests)
     assert not any(response.failed for response in seen.responses.values())
 

@@ -26,7 +26,7 @@ from tests.launching import (
     toy,
 )
 from tests.outcomes import assert_same_end, recorded, samples, scores, sessions
-from tests.ray_cluster import TASKS
+from tests.toy import TASKS
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="torchrun needs POSIX")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.api.message import IMAGE, Media, Message
@@ -66,7 +66,6 @@ def test_chunks_shrink_and_every_worker_gets_one(count: int, workers: int) -> No
     assert len(sizes) >= min(count, workers)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 4), st.data())
 def test_requests_that_kill_workers_are_given_up_and_all_others_complete(
     count: int, workers: int, data: st.DataObject

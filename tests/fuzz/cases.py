@@ -12,6 +12,9 @@ import random
 from hypothesis import settings
 
 SEED = os.environ.get("MILL_FUZZ", "")
+# No test of hypothesis depends on the speed of the machine or, in `make test`, on luck.
+settings.register_profile("mill", deadline=None, derandomize=not SEED)
+settings.load_profile("mill")
 
 
 def count(cases: int) -> int:
@@ -23,5 +26,4 @@ def dice(name: str) -> random.Random:
 
 
 def examples(cases: int, **more: object) -> settings:
-    """For hypothesis, which draws its own seed only in `make fuzz`."""
-    return settings(max_examples=count(cases), deadline=None, derandomize=not SEED, **more)  # type: ignore[arg-type]
+    return settings(max_examples=count(cases), **more)  # type: ignore[arg-type]

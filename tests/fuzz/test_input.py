@@ -22,7 +22,7 @@ from tests.fuzz.cases import count, dice
 
 ROOT = Path(__file__).parent.parent.parent
 TOY = str(ROOT / "tests/toy.py")
-HEAVY = ("torch", "transformers", "datasets", "litellm", "vllm", "ray")
+HEAVY = ("torch", "transformers", "datasets", "litellm", "vllm")
 
 Check = Callable[..., int]
 
@@ -102,7 +102,7 @@ DECODING = (
 OPTIONS = (
     "limit", "n_shots", "seed", "repeats", "batch_size", "gen_kwargs", "system_prompt", "config",
     "base_url", "wait", "judge", "engine", "executor",
-    "max_tokens", "workers", "address", "gpus_per_worker", "task_paths", "output_dir", "nosuch", "tolerance",
+    "max_tokens", "workers", "task_paths", "output_dir", "nosuch", "tolerance",
 )  # fmt: skip
 FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "no_remote_code", "quiet")
 TASKS = (

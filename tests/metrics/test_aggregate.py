@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 from statsmodels.stats.inter_rater import cohens_kappa  # type: ignore[import-untyped]
@@ -27,7 +27,6 @@ def is_nan(*values: float | None) -> bool:
     return all(value is not None and math.isnan(value) for value in values)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
 def test_the_error_of_the_mean_is_scipys(values: list[float]) -> None:
     found = mean(once(values))
@@ -169,7 +168,6 @@ def tables(draw: st.DrawFn) -> list[list[int]]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:statsmodels")
-@settings(deadline=None)
 @given(tables())
 def test_value_and_standard_error_are_those_of_statsmodels(table: list[list[int]]) -> None:
     pairs, counts = pairs_of(table), np.array(table)

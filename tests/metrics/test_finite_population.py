@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 from statsmodels.stats.proportion import proportion_confint  # type: ignore[import-untyped]
@@ -89,7 +89,6 @@ def test_strata_of_fewer_than_two_items_are_merged_with_neighbours() -> None:
     assert stratified_mean(small) == stratified_mean(merged)
 
 
-@settings(deadline=None)
 @given(data=st.data(), binary=st.booleans())
 def test_the_interval_has_the_value_and_stays_inside_the_limits(data: st.DataObject, binary: bool) -> None:
     value = st.sampled_from([0.0, 1.0]) if binary else st.floats(0, 1)

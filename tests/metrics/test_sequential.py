@@ -79,7 +79,6 @@ def test_the_evidence_of_zeros_and_ones_is_the_ratio_of_two_probabilities(ones: 
     assert evidence.capital == pytest.approx(above / best, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(size=st.integers(2, 400), data=st.data())
 def test_the_bound_of_a_share_is_the_smallest_number_that_is_not_refuted(size: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, size))
@@ -180,7 +179,7 @@ def test_the_interval_contains_the_mean_at_all_times(name: str) -> None:
     assert missed <= 5  # at most 2 are expected; 6 or more have a probability of 1 %
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), binary=st.booleans(), direction=st.sampled_from([">", ">=", "<", "<="]))
 def test_an_interval_without_the_bound_comes_with_its_decision(data: st.DataObject, binary: bool, direction: str) -> None:
     value = st.sampled_from([0.0, 1.0]) if binary else st.sampled_from([0.0, 0.25, 0.5, 1.0])

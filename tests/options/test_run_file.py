@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...], str, dict[str, Any]]]
     ),
     "below the range": (("n_shots", "wait"), ("-1",), "must be a .*number.*, not -1", {"2": 2}),
     "number": (
-        ("wait", "gpus_per_worker"),
+        ("wait",),
         (".nan", ".inf", "-.inf", "true", '"5"', "[1]", "1" + "0" * 400),
         "",
         {"2": 2.0},
@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...], str, dict[str, Any]]]
         {"'a,b[c=d,e=f]'": ["a", "b[c=d,e=f]"], "[a, 'b,c']": ["a", "b,c"]},
     ),
     "text": (("base_url", "output_dir"), ("5", "true", '""', "[a]"), "", {"a": "a"}),
-    "choice": (("executor",), ("5", "true", '""', "[a]", "slurm"), "", {}),
+    "choice": (("sandbox",), ("5", "true", '""', "[a]", "slurm"), "", {}),
 }
 
 
@@ -113,8 +113,8 @@ def test_names_are_those_of_options_and_given_once(tmp_path: Path) -> None:
         read(tmp_path, "n-shots: 1\nn_shots: 2\n")
     with pytest.raises(MillError, match=r"reuse was removed, .*: use --sample N"):
         read(tmp_path, "reuse: other\n")
-    with pytest.raises(MillError, match="engine is called executor now"):
-        read(tmp_path, "engine: ray\n")
+    with pytest.raises(MillError, match="executor was removed with Ray"):
+        read(tmp_path, "executor: ray\n")
     with pytest.raises(MillError, match="unknown option in"):
         read(tmp_path, "config: other.yaml\n")
     with pytest.raises(MillError, match="unknown option in"):
@@ -141,7 +141,6 @@ def test_the_command_line_and_run_files_have_the_same_options() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [
-        ("executor: ray", "executor", "ray"),
         ("use-chat-template: true", "apply_chat_template", True),
         ("max_new_tokens: 7", "max_tokens", 7),
         ("num_prompts: 3", "limit", 3),

@@ -69,7 +69,7 @@ any_response = st.one_of(
 
 
 @given(st.lists(st.tuples(any_response, st.booleans()), max_size=6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_line_means_the_same_in_any_order_of_its_fields(
     answers: list[tuple[Response, bool]],
 ) -> None:
@@ -100,7 +100,7 @@ Step = tuple[str, str, bool, float, bool]
         st.tuples(st.sampled_from("abc"), st.sampled_from("123"), st.booleans(), st.floats(0, 1), st.booleans()), max_size=12
     )
 )
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_an_answer_wins_over_an_error_and_the_first_file_before_others_in_any_order(steps: list[Step]) -> None:
     """Files grow in any order, a line is seen in pieces, and the reader looks now and then."""
     expected: dict[str, tuple[bool, str, int]] = {}

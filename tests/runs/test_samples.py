@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.api.errors import RunError
@@ -65,7 +65,6 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(deadline=None)
 def test_a_row_is_what_json_text_makes_of_it_whatever_is_in_it(value: Any) -> None:
     try:
         expected = json_text({"doc": value})

@@ -402,7 +402,7 @@ words = st.dictionaries(st.sampled_from("xyz"), st.tuples(st.integers(1, 3), st.
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), words, max_size=4), st.randoms())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_entries_add_up_to_the_same_in_any_order_and_however_often(published: dict[str, dict[str, Any]], dice: Any) -> None:
     expected: dict[str, tuple[int, int, str]] = {}
     for writer, entries in published.items():

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from mill.api.consent import Consent, consenting
 from mill.models.spec.fingerprint import remote_code_of
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +55,6 @@ LIMITED = f"--task_paths {TOY} --limit 1"
 REFUSED = {
     "eval": f"eval SPEC toy_gen {LIMITED} --no_remote_code",
     "eval of a spec that trusts": f"eval TRUSTING toy_gen {LIMITED} --no_remote_code",
-    "eval on ray": f"eval SPEC toy_gen {LIMITED} --no_remote_code --executor ray",
     "a dry run": f"eval SPEC toy_gen {LIMITED} --no_remote_code --dry_run",
     "a run file": "eval --config run.yaml",
     "compare": f"compare toy[path=a] SPEC --tasks toy_gen {LIMITED} --no_remote_code",
@@ -87,24 +85,6 @@ def test_it_is_forbidden_for_one_command(mill: Mill, remote_code_model: tuple[st
     command = ("eval", spec, "toy_gen", "--task_paths", TOY, "--limit", "1", "--quiet")
     assert mill(*command, "--no_remote_code")[0] == 2 and not marker.exists()
     assert mill(*command)[0] == 0 and marker.exists()
-
-
-def test_workers_on_ray_refuse_forbidden_remote_code(remote_code_model: tuple[str, Path]) -> None:
-    from mill.execute.ray_cluster import Opening, RayBackend, ReplicaActor
-    from mill.execute.workers import RAY, ExecutorChoice, portable_identity
-    from mill.models.spec.open import open_model
-    from mill.models.spec.parse import parse_spec
-
-    spec, marker = remote_code_model
-    parsed = parse_spec(spec)
-    model = open_model(parsed)
-    with consenting(Consent(no_remote_code=True)):
-        (opening,) = RayBackend(ExecutorChoice(RAY), [parsed], model, 1)._openings
-    failure = ReplicaActor().open(opening).failure
-    assert failure is not None and "cannot load the config" in failure and "\n" not in failure
-    assert not marker.exists()
-    assert ReplicaActor().open(Opening(parsed, None, (), portable_identity(model), {}, Consent())).failure is None
-    assert marker.exists(), "it runs where it is not forbidden"
 
 
 def test_all_code_files_in_configs_are_announced(tiny_model: Path, tmp_path: Path) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -262,31 +258,6 @@ def test_a_refused_spec_is_reported_without_its_key(argument: str) -> None:
     with pytest.raises(SpecError) as raised:
         parse_spec(f"http://host[model=m,{argument.format(key=KEY)}]")
     assert not leaks(str(raised.value))
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder with a short path, which sockets need."""
-    folder = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_a_key_is_in_no_log_of_ray_workers(
-    mill: Mill, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ray")
-    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(short_folder), "SOME_NAME": KEY}
-    with FaultServer(answer) as server:
-        spec = f"openai-compat[model=m,base_url={server.url},chat=true,api_key=$SOME_NAME]"
-        options = ("--task_paths", TOY, "--output_dir", str(tmp_path / "out"), "--limit", "4", "--executor", "ray")
-        command = [sys.executable, "-m", "mill", "eval", spec, "toy_gen", *options]
-        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
-        assert server.headers[-1]["Authorization"] == f"Bearer {KEY}"
-    assert done.returncode == 1, done.stderr
-    logs = list(short_folder.rglob("session_*/logs/*"))
-    assert logs, "Ray wrote its logs elsewhere"
-    assert not leaks(done.stdout + done.stderr) and leaking_files(tmp_path) == [] and leaking_files(short_folder) == []
 
 
 def test_a_redirect_does_not_forward_the_key(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:

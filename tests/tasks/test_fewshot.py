@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mill.api.task import RenderSettings, Sample
@@ -25,7 +25,6 @@ crowded = st.lists(st.integers(0, 4), max_size=40)
 """Pools of few different rows, so that most have several copies of the question."""
 
 
-@settings(deadline=None)
 @given(crowded, st.integers(0, 4), st.integers(0, 45), st.text(max_size=5), st.integers())
 def test_a_draw_never_holds_the_question_and_has_the_count(
     numbers: list[int], question: int, count: int, sample_id: str, seed: int

@@ -67,11 +67,6 @@ class Checkpoint(ModelFiles):
         warn(FLOAT32_FALLBACK)
         return "float32"
 
-    @property
-    def chosen_dtype(self) -> str | None:
-        """The dtype, where it was chosen for this machine."""
-        return self.dtype if self._requested_dtype is DEFAULT_DTYPE else None
-
     def warnings(self) -> list[str]:
         fell_back = self._requested_dtype is DEFAULT_DTYPE and self.__dict__.get("dtype") == "float32"
         return [FLOAT32_FALLBACK] if fell_back else []

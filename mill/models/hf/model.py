@@ -128,12 +128,6 @@ class TransformersModel(TokenModel):
     def weight_bytes(self) -> int | None:
         return self.checkpoint.source.size
 
-    def replica_arguments(self) -> dict[str, Any]:
-        return {"dtype": self.checkpoint.chosen_dtype} if self.checkpoint.chosen_dtype else {}
-
-    def replica_variables(self) -> Sequence[str]:
-        return ()
-
     @cached_property
     def tokens(self) -> Tokens:
         checkpoint = self.checkpoint

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -91,12 +91,6 @@ class ServerModel(MillModel):
 
     def warnings(self) -> list[str]:
         return list(self._warnings)
-
-    def replica_arguments(self) -> Mapping[str, Any]:
-        return {}
-
-    def replica_variables(self) -> Sequence[str]:
-        return self._variables
 
     def _warn(self, text: str) -> None:
         """Log a warning, and keep it for the manifest. Scrubbed, since a server may repeat the key in its messages."""

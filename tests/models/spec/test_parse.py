@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mill.api.backend import Backend
@@ -172,7 +172,6 @@ SPECS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(SPECS)
 @example(Spec("hf", {"a": "\\", "b": '"'}))
 @example(Spec("hf", {"a": "x='", "b": "],["}))
@@ -181,7 +180,6 @@ def test_printing_a_spec_and_parsing_it_gives_it_back(spec: Spec) -> None:
     assert parse_spec(str(spec)) == spec
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.builds(str, SPECS) | st.sampled_from(["org/name", "org/name@v2", "ollama:m:8b", "http://h:1/v1"]), max_size=4
