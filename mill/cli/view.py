@@ -17,7 +17,7 @@ EXAMPLES = """
 Examples:
   mill view                                   (the runs and checks below ./results)
   mill view results --port 8080 --no_browser
-  mill view logs                              (logs of lm-eval --log_samples, too)
+  mill view logs                              (logs of lm-eval --log_samples and of inspect_ai, too)
   mill view results --export site --runs 'SmolLM2*'
   mill view results --host 0.0.0.0 --token "$(openssl rand -hex 16)"
 """

@@ -22,7 +22,7 @@ from mill.support.files import open_regular, read_lines
 from mill.support.terminal import warn
 from mill.view.database import MOST_METRICS, Database, indexed, pair_key
 from mill.view.run_info import RunInfo, file_signature, read_run, run_signature, uid_of
-from mill.view.scan import INSPECT_LOGS, LM_EVAL, LmEvalLog, scan
+from mill.view.scan import ToolLog, scan
 
 _BATCH = 5_000
 _MOST_REMEMBERED = 500
@@ -60,8 +60,7 @@ class ResultsIndex:
         if not root.exists():
             raise RunError(f"{root} does not exist; `mill eval` and the checks write results")
         if root.is_file() and not any((*(found := scan(root)).checks, *found.logs)):
-            reason = f": {INSPECT_LOGS}" if root.suffix == ".eval" else ""
-            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval{reason}")
+            raise RunError(f"{root} is neither a folder of results nor a log of lm-eval or inspect_ai")
         self.root = root
         self.database = Database(root, cache)
         self.runs: dict[str, RunInfo] = {}
@@ -121,8 +120,8 @@ class ResultsIndex:
             return known
         return read_run(path, self._name(path))
 
-    def _converted(self, log: LmEvalLog) -> RunInfo | None:
-        """A log of lm-eval as a run in the cache; None where it cannot be read, which is reported."""
+    def _converted(self, log: ToolLog) -> RunInfo | None:
+        """A log of another tool as a run in the cache; None where it cannot be read, which is reported."""
         name = self._name(log.path)
         stamp = json.dumps([[str(file), file_signature(file)] for file in log.files])
         target = self.database.folder / "logs" / hashlib.blake2b(stamp.encode(), digest_size=10).hexdigest()
@@ -132,13 +131,16 @@ class ResultsIndex:
                 log.convert(target)
                 done.write_text("")
             except (MillError, OSError) as error:
-                warn(f"left out: {error}")
-                self._left_out.append(f"left out: {error}")
+                if log.path == self.root:
+                    raise
+                text = f"left out: {error}"
+                warn(text)
+                self._left_out += [text] if text not in self._left_out else []  # a missing package is that of many logs
                 return None
         known = self.runs.get(uid_of(name))
         if known is not None and known.path == target:
             return known
-        return read_run(target, name, LM_EVAL)
+        return read_run(target, name, log.tool)
 
     def _sync_files(self) -> bool:
         """Index the samples files that are new or changed, and forget those that are gone."""

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from mill.api.response import Response
 from mill.api.task import Opaque, Sample, TaskType, Value
 from mill.metrics.estimate import Estimate, around, exact_interval, is_proportion
 from mill.metrics.paired import inside
-from mill.score.results import count_flags
+from mill.score.results import MOST_LISTED, count_flags
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.sample_row import columns_of, line_of, run_columns, write_lines
 from mill.store.samples import RunSample, row_of
@@ -30,7 +30,7 @@ from mill.support.files import MOST_LINE, open_regular, read_lines
 from mill.support.secrets import redact
 from mill.support.terminal import warn
 from mill.support.validate import convert, parse_json, read_file
-from mill.view.scan import LM_EVAL, LmEvalLog, task_of
+from mill.view.scan import LM_EVAL, ToolLog, task_of
 
 _STDERR = "_stderr"
 _NO_FILTER = ",none"
@@ -43,27 +43,46 @@ _TYPES = {
 }
 
 
-def convert_log(log: LmEvalLog, folder: RunFolder) -> None:
-    """Write the samples, one at a time, then results.json and manifest.json."""
+def convert_lm_eval(log: ToolLog, folder: RunFolder) -> None:
     found = read_file(log.path, LmEvalResults, RunError)
     samples = {task_of(file): file for file in log.files[1:]}
     # The tasks, without groups: those have subtasks, or none of what a task has.
     known = found.configs.keys() | found.n_samples.keys() | samples.keys()
     names = [name for name in found.results if name in known] + [name for name in samples if name not in found.results]
-    about, session = _about(log, found), _session(found)
     results = {name: _result(name, found) for name in names}
-    for name, result in results.items():
-        if name in samples:
-            writer = _SamplesWriter(result, found.configs.get(name, {}))
-            writer.write(samples[name], folder, about["model"]["name"])
-            session.computed += writer.responses
-        else:
+    tasks = [
+        (result, read_lm_eval_samples(samples[name], name, found.configs.get(name, {})) if name in samples else None)
+        for name, result in results.items()
+    ]
+    write_converted(folder, _about(log, found), _session(found), tasks, _benchmarks(found, results))
+
+
+Converted = tuple[RunSample, Mapping[str, Any]] | str
+"""A sample with the columns that replace those that mill computes of its own samples; or why it cannot be read."""
+
+
+def write_converted(
+    folder: RunFolder,
+    about: Mapping[str, Any],
+    session: SessionEntry,
+    tasks: Iterable[tuple[TaskResult, Iterable[Converted] | None]],
+    benchmarks: Iterable[BenchmarkResult] = (),
+) -> None:
+    """Write a log of another tool as a run: the samples, one at a time, then results.json and manifest.json. `about` is
+    manifest.json without tasks and sessions, samples are None where none are logged, and benchmarks are read last."""
+    results, entries = {}, {}
+    for result, samples in tasks:
+        if samples is None:
             result.warnings.append("its samples are not in the log")
+        else:
+            writer = _SamplesWriter(result)
+            writer.write(samples, folder, about["model"]["name"])
+            session.computed += writer.responses
         result.total = max(result.total, result.n)
+        session.failed += result.errors
+        results[result.task], entries[result.task] = result.to_dict(), asdict(_entry(result))
     session.requested = session.computed
-    benchmarks = {mean.benchmark: mean.to_dict() for mean in _benchmarks(found, results)}
-    folder.write(RESULTS, {"tasks": {name: result.to_dict() for name, result in results.items()}, "benchmarks": benchmarks})
-    entries = {name: asdict(_entry(result)) for name, result in results.items()}
+    folder.write(RESULTS, {"tasks": results, "benchmarks": {mean.benchmark: mean.to_dict() for mean in benchmarks}})
     folder.write(MANIFEST, {**about, "fresh": False, "tasks": entries, "sessions": [asdict(session)]})
 
 
@@ -93,7 +112,6 @@ class _SamplesWriter:
     """Writes the samples of a task, and adds to its result what they show. Those that cannot be read are counted."""
 
     result: TaskResult
-    config: Mapping[str, Any]
     ids: set[str | int] = field(default_factory=set)
     responses: int = 0
     broken: list[str] = field(default_factory=list)
@@ -101,9 +119,9 @@ class _SamplesWriter:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The smallest and the largest value of each metric."""
 
-    def write(self, file: Path, folder: RunFolder, model: str) -> None:
+    def write(self, samples: Iterable[Converted], folder: RunFolder, model: str) -> None:
         result = self.result
-        write_lines(folder, result.task, self._lines(file, run_columns(model, folder)))
+        write_lines(folder, result.task, self._lines(samples, run_columns(model, folder)))
         if self.broken:
             result.warnings.append(f"{len(self.broken)} samples cannot be read, the first: {self.broken[0]}")
             warn(f"{result.task}: {result.warnings[-1]}")
@@ -114,8 +132,8 @@ class _SamplesWriter:
             if 0 <= first <= last <= 1:  # nor has their mean other values
                 result.metrics[name] = inside(estimate)
 
-    def _lines(self, file: Path, run: Mapping[str, str]) -> Iterator[str]:
-        for converted in read_lm_eval_samples(file, self.result.task, self.config):
+    def _lines(self, samples: Iterable[Converted], run: Mapping[str, str]) -> Iterator[str]:
+        for converted in samples:
             if isinstance(converted, str):
                 self.broken.append(converted)
                 continue
@@ -140,6 +158,10 @@ class _SamplesWriter:
             numbers = [float(value) for value in values if isinstance(value, (int, float))]
             low, high = self.ranges.get(metric, (math.inf, -math.inf))
             self.ranges[metric] = min(low, *numbers, math.inf), max(high, *numbers, -math.inf)
+        if sample.error is not None and not any(value is not None for values in sample.values.values() for value in values):
+            self.result.errors += 1
+            if len(self.result.failures) < MOST_LISTED:
+                self.result.failures.append({"id": sample.sample.id, "error": sample.error})
 
 
 def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
@@ -152,13 +174,13 @@ def estimates(entry: Mapping[str, Any], n: int) -> dict[str, Estimate]:
         if not comma or value is None or (metric.endswith(_STDERR) and owner in entry):
             continue
         stderr = _number(entry.get(f"{metric}{_STDERR},{filter_name}"))
-        metrics[key.removesuffix(_NO_FILTER)] = _estimate(value, stderr, n)
+        metrics[key.removesuffix(_NO_FILTER)] = tool_estimate(value, stderr, n)
     return metrics
 
 
-def _estimate(value: float, stderr: float | None, n: int) -> Estimate:
-    """A metric as lm-eval reports it. Its interval is mill's: exact for proportions, else Student's around the value; none
-    where the standard error or the number of samples is not known."""
+def tool_estimate(value: float, stderr: float | None, n: int) -> Estimate:
+    """A metric as another tool reports it. Its interval is mill's: exact for proportions, else Student's around the value;
+    none where the standard error or the number of samples is not known."""
     known = stderr if stderr is not None and math.isfinite(stderr) else None
     estimate = around(value, known, n)
     if known is None or n < 1:
@@ -212,7 +234,7 @@ def _leaves(name: str, subtasks: Mapping[str, list[str]], seen: set[str]) -> lis
     return found
 
 
-def _about(log: LmEvalLog, found: LmEvalResults) -> dict[str, Any]:
+def _about(log: ToolLog, found: LmEvalResults) -> dict[str, Any]:
     config = found.config
     arguments = _arguments(config.get("model_args"))
     backend = found.model_source or str(config.get("model") or "")
@@ -314,8 +336,6 @@ _FIELDS = {*LmEvalSample.__struct_fields__, "doc_hash", "prompt_hash", "target_h
 
 Line = tuple[int, int]  # number and offset
 Read = tuple[LmEvalSample, Mapping[str, Any]]  # a line, and all of its fields
-Converted = tuple[RunSample, Mapping[str, Any]] | str
-"""A sample with the columns that replace those that mill computes of its own samples; or why it cannot be read."""
 
 
 def read_lm_eval_samples(file: Path, task: str, config: Mapping[str, Any]) -> Iterator[Converted]:

@@ -95,7 +95,7 @@ _LOST = {"lost": "value", "low": "low", "high": "high"}
 
 
 class LoadedResults:
-    """The runs below a folder, also logs of lm-eval. `refresh` reads what changed since.
+    """The runs below a folder, also logs of lm-eval and inspect_ai. `refresh` reads what changed since.
 
     `runs`, `scores` and `checks` are data frames; `samples(run, task)` has the samples of a run, `compare(a, b)` the pairs
     of two runs, and `significance(a, b)` their tests by category. Runs are named by their labels (the column `run`), by

@@ -1,6 +1,7 @@
-"""Finds runs, checks and logs of lm-eval below a folder. Links are not followed, and nothing large is read.
+"""Finds runs, checks and logs of other tools below a folder. Links are not followed, and nothing large is read.
 
-A log of lm-eval is `results_DATE.json` or `NAME_DATE.json`, with `samples_TASK_DATE.jsonl` in the same folder.
+lm-eval      `results_DATE.json` or `NAME_DATE.json`, with `samples_TASK_DATE.jsonl` in the same folder
+inspect_ai   `*.eval`, or a `.json` that begins as its logs do
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from mill.store.folder import MANIFEST, RunFolder
 from mill.support.files import open_regular
 
 EXPORT_MARKER = ".mill-export"  # in a folder with copies of runs, which `mill export` wrote
-INSPECT_LOGS = "logs of inspect_ai are not read any more: `inspect view` shows them"
 MOST_DEPTH = 8
 MOST_FOLDERS = 50_000
 
@@ -28,7 +28,7 @@ class Found:
 
     runs: list[Path] = field(default_factory=list)
     checks: list[Path] = field(default_factory=list)
-    logs: list[LmEvalLog] = field(default_factory=list)
+    logs: list[ToolLog] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
 
@@ -48,8 +48,6 @@ def scan(root: Path) -> Found:
         if CHECK in files:
             found.checks.append(folder / CHECK)
         found.logs += logs_in(folder, files)
-        if any(name.endswith(".eval") for name in files):
-            found.skipped.append(f"{folder}: {INSPECT_LOGS}")
     return found
 
 
@@ -79,18 +77,21 @@ def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
         waiting += [(folder / entry.name, depth + 1) for entry in inner]
 
 
-LM_EVAL = "lm-eval"
+LM_EVAL, INSPECT = "lm-eval", "inspect_ai"
 _HEAD = 4096  # bytes of a file that identify it
 _DATE = r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}(?:\.\d+)?"
 _RESULTS_NAME = re.compile(rf".+_({_DATE})\.json")
 _SAMPLES_NAME = re.compile(rf"samples_(.+)_({_DATE})\.jsonl")
 _RESULTS_START = re.compile(rb'\s*\{\s*"results"\s*:\s*\{')
+_INSPECT_START = re.compile(rb'\s*\{\s*"version"\s*:\s*\d+\s*,\s*"status"\s*:\s*"\w+"\s*,\s*"eval"\s*:\s*\{')
 
 
 @dataclass(frozen=True)
-class LmEvalLog:
-    """One evaluation: its results file, then its samples files. It is converted again when one of them changes."""
+class ToolLog:
+    """One evaluation of another tool; of lm-eval its results file, then its samples files. It is converted again when one of
+    them changes."""
 
+    tool: str
     files: tuple[Path, ...]
 
     @property
@@ -100,34 +101,41 @@ class LmEvalLog:
     def convert(self, target: Path) -> None:
         """Write manifest.json, results.json and the samples to the folder `target`, in mill's own format. A file that cannot
         be read is a RunError; a sample that cannot be read is counted and reported with its task."""
-        from mill.view.lm_eval_log import convert_log  # it imports much, and most folders have no such logs
+        from mill.view.inspect_log import convert_inspect  # they import much, and most folders have no such logs
+        from mill.view.lm_eval_log import convert_lm_eval
 
         try:
-            convert_log(self, RunFolder(target))
+            (convert_inspect if self.tool == INSPECT else convert_lm_eval)(self, RunFolder(target))
         except FileNotFoundError as error:
             raise RunError(f"cannot read {error.filename or self.path}: there is no such file") from error
 
 
-def logs_in(folder: Path, names: Collection[str]) -> list[LmEvalLog]:
+def logs_in(folder: Path, names: Collection[str]) -> list[ToolLog]:
     """The logs among the files of one folder. Links are not followed, and no samples are read."""
     dates = {name: match[1] for name in sorted(names) if (match := _RESULTS_NAME.fullmatch(name))}
-    results = {name: date for name, date in dates.items() if _is_results_file(folder / name)}
-    if not results:
-        return []
+    results = {name: date for name, date in dates.items() if _starts_with(_RESULTS_START, folder / name)}
     samples: dict[str, list[Path]] = {}
-    for name in sorted(names):
+    for name in sorted(names) if results else ():
         match = _SAMPLES_NAME.fullmatch(name)
         if match and not (folder / name).is_symlink():
             samples.setdefault(match[2], []).append(folder / name)
-    return [LmEvalLog((folder / name, *samples.get(date, []))) for name, date in results.items()]
+    logs = [ToolLog(LM_EVAL, (folder / name, *samples.get(date, []))) for name, date in results.items()]
+    others = sorted(set(names) - results.keys()) if MANIFEST not in names else []  # a run has many .json files, and no logs
+    return logs + [ToolLog(INSPECT, (folder / name,)) for name in others if _is_inspect_log(folder / name)]
 
 
-def _is_results_file(file: Path) -> bool:
+def _is_inspect_log(file: Path) -> bool:
+    if file.suffix == ".eval":
+        return not file.is_symlink()
+    return file.suffix == ".json" and _starts_with(_INSPECT_START, file)
+
+
+def _starts_with(start: re.Pattern[bytes], file: Path) -> bool:
     if file.is_symlink():
         return False
     try:
         with open_regular(file) as handle:
-            return _RESULTS_START.match(handle.read(_HEAD)) is not None
+            return start.match(handle.read(_HEAD)) is not None
     except (OSError, RunError):  # it is gone, a pipe, or may not be read
         return False
 

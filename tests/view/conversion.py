@@ -1,4 +1,4 @@
-"""Converts a log of lm-eval and reads the run back with mill's own readers."""
+"""Converts a log of another tool and reads the run back with mill's own readers."""
 
 from __future__ import annotations
 
@@ -30,5 +30,9 @@ class Converted:
 def converted(file: Path, target: Path) -> Converted:
     (log,) = scan(file).logs
     log.convert(target)
+    return read_converted(target)
+
+
+def read_converted(target: Path) -> Converted:
     folder = RunFolder(target)
     return Converted(folder, folder.manifest(), folder.results())

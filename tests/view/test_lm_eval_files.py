@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mill.api.errors import RunError
-from mill.view.index import ResultsIndex
-from mill.view.scan import INSPECT_LOGS, LmEvalLog, scan
+from mill.view.scan import LM_EVAL, ToolLog, scan
 from tests.view.conversion import Converted, converted
 
 DATE = "2026-01-02T03-04-05.678901"
@@ -51,13 +50,6 @@ def test_logs_are_found_by_their_name_and_content(tmp_path: Path) -> None:
     assert scan(tmp_path / f"g_{DATE}.json").logs == []
 
 
-def test_logs_of_inspect_are_named_with_what_shows_them(tmp_path: Path) -> None:
-    (tmp_path / "log.eval").write_text("PK")
-    assert scan(tmp_path).skipped == [f"{tmp_path}: {INSPECT_LOGS}"]
-    with pytest.raises(RunError, match=r"log\.eval is neither .* not read any more: `inspect view` shows them"):
-        ResultsIndex(tmp_path / "log.eval")
-
-
 def test_links_are_not_followed(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
@@ -91,19 +83,19 @@ def test_the_smallest_log(tmp_path: Path) -> None:
 def test_a_broken_results_file_is_one_line(results: Any, message: str, tmp_path: Path) -> None:
     file = write_log(tmp_path, results)
     with pytest.raises(RunError, match=f"results_{DATE}.json is not valid: .*{message}"):
-        LmEvalLog((file,)).convert(tmp_path / "run")
+        ToolLog(LM_EVAL, (file,)).convert(tmp_path / "run")
 
 
 def test_files_that_vanish_or_are_cut(tmp_path: Path) -> None:
     results = write_log(tmp_path, RESULTS)
     missing = tmp_path / f"samples_other_{DATE}.jsonl"
     with pytest.raises(RunError, match=r"samples_other_.*: there is no such file"):
-        LmEvalLog((results, missing)).convert(tmp_path / "run")
+        ToolLog(LM_EVAL, (results, missing)).convert(tmp_path / "run")
     with pytest.raises(RunError, match=r"missing\.json: there is no such file"):
-        LmEvalLog((tmp_path / "missing.json",)).convert(tmp_path / "run")
+        ToolLog(LM_EVAL, (tmp_path / "missing.json",)).convert(tmp_path / "run")
     results.write_text(results.read_text()[:-20])
     with pytest.raises(RunError, match=r"results_.*\.json is not valid JSON"):
-        LmEvalLog((results,)).convert(tmp_path / "run")
+        ToolLog(LM_EVAL, (results,)).convert(tmp_path / "run")
     assert not list((tmp_path / "run").rglob("*.jsonl"))
     assert not list((tmp_path / "run").rglob(".2*")), "a draft is left"
 

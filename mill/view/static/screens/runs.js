@@ -3,7 +3,7 @@ import { counted, duration, href, html, number, setParams, visible, words } from
 import { Bar, Choice, Search } from "../parts.js";
 import { CheckCards } from "./checks.js";
 
-const EMPTY = "No run is here yet. `mill eval MODEL TASK` and the checks write them; logs of lm-eval (--log_samples) are read, too.";
+const EMPTY = "No run is here yet. `mill eval MODEL TASK` and the checks write them; logs of lm-eval (--log_samples) and inspect_ai are read, too.";
 
 const answered = (counts) => counts.right + counts.wrong + counts.graded + counts.unscored + counts.failed;
 
