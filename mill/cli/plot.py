@@ -1,10 +1,10 @@
-"""`mill plot FOLDER`: scores, cost and calibration of runs as SVG and PNG files."""
+"""`mill plot FOLDER`: scores, cost and calibration of runs as SVG, PNG and PDF files."""
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -14,16 +14,7 @@ from mill.checks.glossary import counted
 from mill.cli.options import FilePath, option
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
 from mill.options.text import make_price
-from mill.report.plots import (
-    FORMS,
-    PlotData,
-    ScorePlot,
-    check_installed,
-    draw_calibration,
-    draw_costs,
-    draw_scores,
-    plot_data,
-)
+from mill.report.plots import FORMS, check_installed, draw, plotted_runs
 from mill.report.tables import REMOVED
 from mill.score.recorded_run import read_runs
 from mill.support.files import slug, write_atomically
@@ -36,7 +27,7 @@ PLOTS = "plots"
 @click.command("plot")
 @click.argument("folder", type=FilePath(), default=DEFAULT_OUTPUT_DIR)
 @click.option("--out", type=FilePath(), default=None, help=f"Folder of the files. [default: {PLOTS} in FOLDER]")
-@click.option("--format", "forms", default=",".join(FORMS), show_default=True, help="Formats, by commas: svg, png.")
+@click.option("--format", "forms", default="svg,png", show_default=True, help=f"Formats, by commas: {', '.join(FORMS)}.")
 @click.option("--model", default="", help="Keep models whose name contains this.")
 @click.option("--task", default="", help="Tasks and benchmarks whose name contains this, also tasks inside of a benchmark.")
 @option("price", help="Dollars for a million tokens: in=0.15,out=0.60. Shows cost instead of tokens.")
@@ -63,41 +54,24 @@ def command(folder: str, out: str | None, forms: str, model: str, task: str, pri
         raise RunError(
             f"{path} has no run with scores{filters}; `mill ls runs --output_dir {shlex.quote(str(path))}` lists runs"
         )
-    data = plot_data(runs, task, prices)
-    if not data.scores:
+    by_name = plotted_runs(runs, task, prices)
+    if not by_name:
         raise RunError(f"no task or benchmark of {path} has a name that contains {task!r}")
     target = Path(out) if out else path / PLOTS
-    count = 0
-    for name, files in _drawn(data, chosen):
-        for form, content in files.items():
-            file = target / f"{name}.{form}"
-            write_atomically(file, content, root=None if out else path)
-            echo(f"written: {file}")
-            count += 1
-    for line in _missing(data):
-        echo(line)
-    echo(f"{counted(count, 'file')} of {counted(len(runs), 'run')} in {target}")
+    kinds: Counter[str] = Counter()
+    for name, plotted in by_name.items():
+        for kind, files in draw(name, plotted, chosen, dollars=prices is not None).items():
+            for form, content in files.items():
+                file = target / f"{kind}-{_file_name(name)}.{form}"
+                write_atomically(file, content, root=None if out else path)
+                echo(f"written: {file}")
+                kinds[kind] += 1
+    if not kinds["cost"]:
+        echo("no plot of cost: the samples have no numbers of tokens")
+    if not kinds["calibration"]:
+        echo("no plot of calibration: no task is multiple choice by log-probability")
+    echo(f"{counted(kinds.total(), 'file')} of {counted(len(runs), 'run')} in {target}")
     return 0
-
-
-def _drawn(data: PlotData, forms: Sequence[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """The name of each plot with its files."""
-    by_name: dict[str, list[ScorePlot]] = {}
-    for plot in data.scores:
-        by_name.setdefault(plot.name, []).append(plot)
-    for name, plots in by_name.items():
-        yield f"scores-{_file_name(name)}", draw_scores(plots, forms)
-    for cost in data.costs:
-        yield f"cost-{_file_name(cost.name)}", draw_costs(cost, forms)
-    for found in data.calibrations:
-        yield f"calibration-{_file_name(found.name)}", draw_calibration(found, forms)
-
-
-def _missing(data: PlotData) -> list[str]:
-    lines = [] if data.costs else ["no plot of cost: the samples have no numbers of tokens"]
-    if not data.calibrations:
-        lines.append("no plot of calibration: no task is multiple choice by log-probability")
-    return lines
 
 
 def _file_name(name: str) -> str:

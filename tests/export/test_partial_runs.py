@@ -14,7 +14,7 @@ from mill.export.parquet import write_parquet
 from mill.export.run import ExportedRun
 from mill.export.tracker import tracked
 from mill.report.collect import cells, collect, shown_columns
-from mill.report.plots import plot_data
+from mill.report.plots import plotted_runs
 from mill.score.recorded_run import read_runs
 from mill.store.folder import RunFolder
 from tests.exam_runs import run_exam
@@ -88,7 +88,7 @@ def test_samples_and_seconds_of_a_stopped_run_are_those_that_are_done(tmp_path: 
 def test_the_mean_of_some_tasks_is_marked(partial: Path, tmp_path: Path) -> None:
     rows = collect(partial)
     assert [cells(row, shown_columns(rows))[1] for row in rows if not row["task"]] == ["toy_exam (mean of 1 of 3)"]
-    assert [score.label for score in plot_data(read_runs(partial)).scores[0].scores] == ["c (mean of 1 of 3)"]
+    assert [one.label for one in next(iter(plotted_runs(read_runs(partial)).values()))] == ["c (mean of 1 of 3)"]
     run = ExportedRun.read(RunFolder(partial))
     entry = tracked(run)
     assert "toy_exam_mean_of_1_of_3/acc" in entry.metrics and "toy_exam/acc" not in entry.metrics

@@ -14,7 +14,7 @@ import pytest
 from mill.api.budget import Price
 from mill.cli.main import run
 from mill.metrics.paired import rate
-from mill.report.plots import PlottedScore, ScorePlot, plot_data
+from mill.report.plots import PlottedRun, draw, plotted_runs
 from mill.score.recorded_run import read_runs
 from tests.fixed_answers import FixedChoices, run_answers, run_right
 
@@ -47,11 +47,10 @@ def texts(file: Path) -> list[str]:
 def test_calibration_by_hand(tmp_path: Path) -> None:
     """8 of 10 right at 0.75: |0.8 - 0.75|."""
     choices(tmp_path, "a")
-    (plot,) = plot_data(read_runs(tmp_path)).calibrations
-    (one,) = plot.runs
-    assert (plot.name, one.label, one.found.n) == ("pick", "a", 10)
-    assert one.found.ece == pytest.approx(0.05)
-    (filled,) = [found for found in one.found.bins if found.n]
+    (drawn,) = plotted_runs(read_runs(tmp_path))["pick"]
+    assert drawn.label == "a" and drawn.calibration is not None and drawn.calibration.n == 10
+    assert drawn.calibration.ece == pytest.approx(0.05)
+    (filled,) = [found for found in drawn.calibration.bins if found.n]
     assert (filled.n, filled.accuracy) == (10, 0.8) and filled.confidence == pytest.approx(0.75)
     assert (filled.first, filled.last) == (11 / 15, 12 / 15)
 
@@ -60,11 +59,9 @@ def test_tokens_and_dollars_by_hand(tmp_path: Path) -> None:
     """A question of `quiz` takes 10 + 2 tokens; two choices of `pick` take 2 * (10 + 1)."""
     run_right(tmp_path, "a", range(3), n=5)
     choices(tmp_path, "a")
-    tokens = {plot.name: plot for plot in plot_data(read_runs(tmp_path)).costs}
-    assert [score.x for score in tokens["quiz"].scores] == [12.0] and [score.x for score in tokens["pick"].scores] == [22.0]
-    dollars = {plot.name: plot for plot in plot_data(read_runs(tmp_path), price=Price(0.15, 0.60)).costs}
-    assert dollars["quiz"].scores[0].x == pytest.approx(1000 * (10 * 0.15 + 2 * 0.60) / 1e6)
-    assert dollars["quiz"].axis == "dollars for 1,000 samples"
+    assert {name: one.cost for name, (one,) in plotted_runs(read_runs(tmp_path)).items()} == {"quiz": 12.0, "pick": 22.0}
+    paid = plotted_runs(read_runs(tmp_path), price=Price(0.15, 0.60))
+    assert paid["quiz"][0].cost == pytest.approx(1000 * (10 * 0.15 + 2 * 0.60) / 1e6)
 
 
 def test_tasks_of_a_benchmark_are_drawn_together(tmp_path: Path) -> None:
@@ -74,19 +71,20 @@ def test_tasks_of_a_benchmark_are_drawn_together(tmp_path: Path) -> None:
     argv = ["eval", "toy[path=a]", "toy_all,toy_choice", "--limit", "10", "--task_paths", toy, "--quiet"]
     assert run([*argv, "--output_dir", str(tmp_path)]) == 0
     runs = read_runs(tmp_path)
-    assert [plot.name for plot in plot_data(runs).scores] == ["toy_all", "toy_choice"]
-    assert [plot.name for plot in plot_data(runs, "toy_gen").scores] == ["toy_gen", "toy_gen2"]
-    assert [(plot.name, plot.scores[0].x) for plot in plot_data(runs).costs] == [("toy_all", 5.0)]
+    drawn = plotted_runs(runs)
+    assert list(drawn) == ["toy_all", "toy_choice"] and drawn["toy_all"][0].cost == 5.0
+    assert list(plotted_runs(runs, "toy_gen")) == ["toy_gen", "toy_gen2"]
 
 
 def test_files(tmp_path: Path, drawn: Any) -> None:
     results = tmp_path / "results"
     choices(results, "a")
     choices(results, "b", sure=5)
-    folder = drawn()
+    folder = drawn("--format", "svg,png,pdf")
     assert sorted(file.name for file in folder.iterdir()) == [
-        f"{kind}-pick.{form}" for kind in ("calibration", "cost", "scores") for form in ("png", "svg")
+        f"{kind}-pick.{form}" for kind in ("calibration", "cost", "scores") for form in ("pdf", "png", "svg")
     ]
+    assert (folder / "cost-pick.pdf").read_bytes().startswith(b"%PDF")
     found = texts(folder / "calibration-pick.svg")
     assert {"a", "b", "ECE 0.050, n = 10", "ECE 0.250, n = 10"} <= set(found)
     assert {"a", "b", "acc"} <= set(texts(folder / "scores-pick.svg"))
@@ -123,10 +121,10 @@ def test_names_are_text(tmp_path: Path, drawn: Any) -> None:
 def test_scores_that_no_axis_has_are_named(value: float, text: str) -> None:
     pytest.importorskip("matplotlib")
     from mill.metrics.estimate import Estimate
-    from mill.report.plots import draw_scores
 
-    scores = [PlottedScore("a", Estimate(value, None, -value, value, 3), 0), PlottedScore("b", rate(1, 2), 1)]
-    assert f">{text}</text>".encode() in draw_scores([ScorePlot("t", "word_perplexity", scores)], ["svg"])["svg"]
+    estimates = Estimate(value, None, -value, value, 3), rate(1, 2)
+    runs = [PlottedRun(str(index), index, {"word_perplexity": one}, math.nan, None) for index, one in enumerate(estimates)]
+    assert f">{text}</text>".encode() in draw("t", runs, ["svg"], dollars=False)["scores"]["svg"]
 
 
 def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +139,7 @@ def test_one_run_without_choices(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 BAD_OPTIONS: list[tuple[list[str], str]] = [
-    (["--format", "pdf"], "'pdf' is none of svg, png"),
+    (["--format", "eps"], "'eps' is none of svg, png, pdf"),
     (["--price", "0.15"], "--price: '0.15' is not key=value"),
     (["--price", "in=nan,out=1"], "in=nan is no price"),
     (["--task", "none"], "no task or benchmark"),
