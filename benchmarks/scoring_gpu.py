@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mill.models import memory
+from mill.models.device import logit_rows, scoring_tokens
 from mill.models.prefix.proof import sharing_obstacle
 from mill.models.prefix.scoring import Budget, NotShared, PrefixScorer
 from mill.models.tokens.rows import Row, Span
@@ -82,7 +82,7 @@ def harness(model: Any, rows: list[Row], batch_size: int) -> tuple[float, dict[i
 def ours(model: Any, rows: list[Row]) -> tuple[float, int, dict[int, list[float]]]:
     torch.cuda.synchronize()
     started = time.perf_counter()
-    budget = Budget(memory.scoring_tokens(model, logits_per_token=0.0), memory.logit_rows(model))
+    budget = Budget(scoring_tokens(model, logits_per_token=0.0), logit_rows(model))
     scorer = PrefixScorer(model, budget)
     found = {}
     for row, outcome in scorer.run(rows):

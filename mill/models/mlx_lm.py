@@ -18,9 +18,8 @@ from mill.compat import model_folder, rope_overrides
 from mill.metrics.divergence import common_start
 from mill.models.spec.fingerprint import announce_remote_code, folder_digest, weights_size
 from mill.models.token_model import TokenModel
-from mill.models.tokens.generated import TokenLogprobs, as_tokens, decoded_response
-from mill.models.tokens.pairs import TokenPair
-from mill.models.tokens.reasoning import StopDetector
+from mill.models.tokens.reasoning import StopDetector, TokenLogprobs, as_tokens, decoded_response
+from mill.models.tokens.rows import TokenPair
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
 from mill.support.terminal import describe
 

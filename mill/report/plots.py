@@ -1,5 +1,7 @@
-"""The pictures of `mill plot`, drawn by matplotlib: scores by model, scores against tokens or dollars, and calibration. Equal
-data make equal files: no time is written, and ids are salted with a constant."""
+"""The pictures of `mill plot`, drawn by matplotlib: scores by model, scores against tokens or dollars, and calibration.
+
+Equal data make equal files: no time is written, and ids are salted with a constant.
+"""
 
 from __future__ import annotations
 
@@ -117,18 +119,18 @@ def choice_answer(row: SampleRow) -> tuple[float, bool] | None:
 def draw(name: str, runs: Sequence[PlottedRun], forms: Sequence[str], *, dollars: bool) -> dict[str, dict[str, bytes]]:
     """The pictures of a task by kind, each in all forms; none of what the runs do not have."""
     found = {}
-    with _plot_style() as pyplot:
+    with plot_style() as pyplot:
         costs = draw_costs(pyplot, runs, dollars=dollars)
         figures = {"scores": draw_scores(pyplot, runs), "cost": costs, "calibration": draw_calibration(pyplot, runs)}
         for kind, figure in figures.items():
             if figure is not None:
                 figure.suptitle(_short_name(name, 80), fontsize=10, fontweight="bold")
-                found[kind] = _figure_bytes(figure, forms)
+                found[kind] = figure_bytes(figure, forms)
     return found
 
 
 @contextmanager
-def _plot_style() -> Iterator[Any]:
+def plot_style() -> Iterator[Any]:
     """pyplot with mill's style alone: neither the user's file nor his display matter."""
     try:
         import matplotlib
@@ -146,11 +148,11 @@ def _plot_style() -> Iterator[Any]:
 
 def check_installed() -> None:
     """Refuse before anything is read."""
-    with _plot_style():
+    with plot_style():
         pass
 
 
-def _figure_bytes(figure: Any, forms: Sequence[str]) -> dict[str, bytes]:
+def figure_bytes(figure: Any, forms: Sequence[str]) -> dict[str, bytes]:
     found = {}
     for form in forms:
         out = io.BytesIO()

@@ -12,8 +12,7 @@ from mill.api.batching import Completed, Unit, empty_caches, free_memory, is_out
 from mill.api.model import StreamContext, options_text
 from mill.api.request import GENERATE, Request, tags_of
 from mill.api.response import Response
-from mill.models import memory
-from mill.models.device import make_current
+from mill.models.device import MOST_PREFILL_TOKENS, generation_tokens, make_current, scoring_tokens, slot_tokens
 from mill.models.hf.media_prefixes import Embedded, MediaPrefixes
 from mill.models.hf.startup import Ahead
 from mill.models.media.inputs import MediaInputs, MediaRow, decoded_ahead, media_groups
@@ -22,8 +21,14 @@ from mill.models.prefix.continuous import ActiveSequence, ContinuousDecoder
 from mill.models.prefix.fast_path import FastPath, Waiting
 from mill.models.prefix.sampling import NOT_NUMBERS, sampling_steps
 from mill.models.prefix.scoring import OUT_OF_MEMORY, NotShared, forward_rows, shortest_window, too_long
-from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
-from mill.models.tokens.reasoning import StopDetector, opens_reasoning, split_stops
+from mill.models.tokens.reasoning import (
+    StopDetector,
+    TokenLogprobs,
+    decoded_response,
+    opens_reasoning,
+    split_stops,
+    token_logprobs,
+)
 from mill.models.tokens.rows import Row, Span
 from mill.models.tokens.tokenizer import Prompt, Tokens
 from mill.support.clocks import DECODING, phase
@@ -62,7 +67,7 @@ class Decoder:
             context.tokens.prompts += sum(len(unit.data.ids) - 1 for unit in batch)
             return [[answer] for answer in answers]
 
-        limits = self.fast.limits(batch_size, memory.generation_tokens(self.model))
+        limits = self.fast.limits(batch_size, generation_tokens(self.model))
         for group in groups.values():
             yield from run_batches(group, hook, limits=limits, healthy=context.canary is not None)
 
@@ -94,7 +99,7 @@ class Decoder:
             context.tokens.prompts += sum((response.prompt_tokens or 1) - 1 for response in answers)
             return [[response] for response in answers]
 
-        limits = self.fast.limits(batch_size, memory.generation_tokens(self.model))
+        limits = self.fast.limits(batch_size, generation_tokens(self.model))
         for units in media_groups(waiting.left()):
             with decoded_ahead(media.inputs, units, GENERATE, answer) as hook:
                 yield from run_batches(units, hook, limits=limits, healthy=context.canary is not None)
@@ -144,12 +149,12 @@ class Decoder:
         return list(groups.values())
 
     def continuous(self, context: StreamContext, check: Check | None = None) -> ContinuousDecoder:
-        pass_tokens = min(memory.scoring_tokens(self.model, logits_per_token=0.0), memory.MOST_PREFILL_TOKENS)
+        pass_tokens = min(scoring_tokens(self.model, logits_per_token=0.0), MOST_PREFILL_TOKENS)
         return ContinuousDecoder(
             self.model,
             self._tokens.tokenizer,
             self.eos_ids,
-            tokens=memory.slot_tokens(self.model, pass_tokens),
+            tokens=slot_tokens(self.model, pass_tokens),
             pass_tokens=pass_tokens,
             count=context.tokens,
             check=check or self._check,

@@ -11,14 +11,14 @@ from mill.api.batching import BatchLimits, Completed, Unit, as_response, run_bat
 from mill.api.model import StreamContext
 from mill.api.request import ALL, LOGLIKELIHOOD, ROLLING, Request
 from mill.api.response import Response
-from mill.models import memory
+from mill.models.device import scoring_tokens
 from mill.models.hf.media_prefixes import Embedded, MediaPrefixes, score_media
 from mill.models.hf.startup import Ahead
 from mill.models.media.inputs import MediaRow, decoded_ahead, media_groups
 from mill.models.prefix import paths
 from mill.models.prefix.fast_path import FastPath, Waiting, scores_of
 from mill.models.prefix.scoring import forward_rows, score_documents, score_rows
-from mill.models.tokens.generated import as_tokens, token_logprobs
+from mill.models.tokens.reasoning import as_tokens, token_logprobs
 from mill.models.tokens.rows import Row, Span, shared_rows, span_response
 from mill.models.tokens.tokenizer import Tokens
 from mill.support.clocks import FORWARD, phase
@@ -88,7 +88,7 @@ class Scorer:
             count.computed += sum((one[0].prompt_tokens or 0) + row.tail for row, one in zip(rows, scored, strict=True))
             return scored
 
-        limits = self.fast.limits(batch_size, memory.scoring_tokens(self.model, logits_per_token=1.0))
+        limits = self.fast.limits(batch_size, scoring_tokens(self.model, logits_per_token=1.0))
         for units in media_groups(waiting.left()):
             with decoded_ahead(media.inputs, units, LOGLIKELIHOOD, score) as hook:
                 yield from run_batches(units, hook, limits=limits, healthy=context.canary is not None)
@@ -96,7 +96,7 @@ class Scorer:
     def documents(self, requests: Sequence[Request], context: StreamContext, batch_size: int | None) -> Iterator[Completed]:
         documents = zip(requests, map(self._tokens.windows, requests), strict=True)
         units = [Unit([request], sum(len(row.ids) for row in rows), rows) for request, rows in documents]
-        budget = memory.scoring_tokens(self.model, logits_per_token=1.0)
+        budget = scoring_tokens(self.model, logits_per_token=1.0)
         size = self.fast.limits(batch_size, budget).requests
         self.fast.log.add(paths.ROLLING, self._plain(batch_size), len(requests))
 
@@ -124,7 +124,7 @@ class Scorer:
     ) -> Iterator[Completed]:
         """`logits` is the share of positions with logits."""
         units = [Unit(row.requests, len(row.ids), row) for row in rows]
-        limits = self.fast.limits(batch_size, memory.scoring_tokens(self.model, logits_per_token=logits))
+        limits = self.fast.limits(batch_size, scoring_tokens(self.model, logits_per_token=logits))
         return self._batches(LOGLIKELIHOOD, units, score, context, limits)
 
     def _batches(

@@ -28,8 +28,8 @@ from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
 from mill.models.spec.open import check_address, check_argument, check_key, check_whole
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
-from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces
 from mill.models.tokens.reasoning import stopped_too_early
+from mill.models.tokens.rows import TokenPair, make_pair, move_spaces
 from mill.support.secrets import remember, scrub, split_password, variables_in
 from mill.support.terminal import describe, one_line, warn
 

@@ -17,7 +17,7 @@ from mill.metrics.divergence import common_start
 from mill.models.media.decode import Video, even_indices, load_audio, load_image, load_video
 from mill.models.media.prefetch import loaded_ahead
 from mill.models.tokens.chat_template import TemplateFailed
-from mill.models.tokens.pairs import move_spaces
+from mill.models.tokens.rows import move_spaces
 from mill.models.tokens.tokenizer import Tokens
 
 DEFAULT_VIDEO_FRAMES = 8

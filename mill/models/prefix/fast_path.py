@@ -15,8 +15,7 @@ from mill.api.batching import BatchLimits, Completed, as_response, free_memory
 from mill.api.errors import FastPathFailed, MillError
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
 from mill.api.response import Response
-from mill.models import memory
-from mill.models.device import make_current
+from mill.models.device import logit_rows, make_current, scoring_tokens
 from mill.models.prefix import paths
 from mill.models.prefix.paths import PathLog
 from mill.models.prefix.proof import padding_obstacle, sharing_obstacle, token_noise
@@ -99,10 +98,10 @@ class FastPath:
             return iter(())
         make_current(self.model.device)
         self.longest = max(len(row.ids) for row in rows)
-        tokens = memory.scoring_tokens(self.model, logits_per_token=0.0)
+        tokens = scoring_tokens(self.model, logits_per_token=0.0)
         if batch_size:  # as many tokens as so many of the longest rows have
             tokens = min(tokens, batch_size * max(1, self.longest))
-        budget = Budget(tokens, memory.logit_rows(self.model))
+        budget = Budget(tokens, logit_rows(self.model))
         return PrefixScorer(self.model, budget, count=count).run(rows, work)
 
     def is_due(self, stage: str, length: int) -> bool:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mill.api.request import tags_of
 from mill.api.response import Response
-from mill.models.tokens.generated import TokenLogprobs, decoded_response, token_logprobs
-from mill.models.tokens.reasoning import StopDetector, split_stops
+from mill.models.tokens.reasoning import StopDetector, TokenLogprobs, decoded_response, split_stops, token_logprobs
 from mill.models.tokens.tokenizer import Prompt
 
 if TYPE_CHECKING:

@@ -20,10 +20,9 @@ from mill.models.tokens.chat_template import (
     tool_fields,
     wanted,
 )
-from mill.models.tokens.pairs import TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.pieces import Pieces
 from mill.models.tokens.reasoning import opens_reasoning
-from mill.models.tokens.rows import EmbeddedPrefix, Row, Span
+from mill.models.tokens.rows import EmbeddedPrefix, Row, Span, TokenPair, make_pair, move_spaces, with_prefix
 from mill.models.tokens.tool_calls import describe_tools
 from mill.support.clocks import TOKENIZING, phase
 from mill.support.terminal import describe

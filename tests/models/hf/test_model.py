@@ -29,7 +29,7 @@ from mill.models.hf.checkpoint import Checkpoint
 from mill.models.hf.model import TransformersModel
 from mill.models.hf.startup import Startup
 from mill.models.spec.open import open_model
-from mill.models.tokens.pairs import make_pair
+from mill.models.tokens.rows import make_pair
 from tests.waiting import DEADLINE_S
 
 PAIRS = [

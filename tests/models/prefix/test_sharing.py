@@ -12,7 +12,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
-from mill.models import memory
 from mill.models.hf.model import TransformersModel
 from mill.models.prefix import fused_kernels
 from mill.models.prefix.continuous import ContinuousDecoder
@@ -243,6 +242,6 @@ def test_on_cuda_prompts_are_launched_without_waiting_for_those_before(zoo: Any,
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(ContinuousDecoder, "_prefill", watched)
-    monkeypatch.setattr(memory, "MOST_PREFILL_TOKENS", 32)
+    monkeypatch.setattr("mill.models.hf.decoding.MOST_PREFILL_TOKENS", 32)
     answers = TransformersModel(str(zoo("llama")), dtype="bfloat16").generate_until(generated())
     assert [one.error for one in answers] == [None] * len(answers) and len(packs) > 2

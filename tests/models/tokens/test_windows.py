@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mill.models.tokens.pairs import with_prefix
+from mill.models.tokens.rows import with_prefix
 from mill.models.tokens.tokenizer import rolling_windows
 
 BOS = 0
