@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import click
@@ -37,8 +38,16 @@ def command(arguments: tuple[str, ...]) -> int:
         raise MissingPackage("mill lm-eval", "lm_eval", "lm-eval") from error
     from mill.bridges.lm_eval.bootstrap import bootstrap_stderr
     from mill.bridges.lm_eval.library import compiled_once, local_first
-    from mill.bridges.lm_eval.model import NAME, MillLM
+    from mill.bridges.lm_eval.model import NAME, MillLM, read_arguments
+    from mill.bridges.recorded_model import RecordedModel
 
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model")
+    parser.add_argument("--model_args", nargs="*")
+    given, _ = parser.parse_known_args([word for word in arguments if word not in ("run", "ls", "validate")])
+    text = ",".join(given.model_args or ())
+    if given.model == NAME and text and not text.startswith("{"):
+        RecordedModel.checked(read_arguments(text))  # lm-eval reads all of its task files before the model
     register_model(NAME)(MillLM)
     sys.argv = ["lm-eval", *arguments]
     try:

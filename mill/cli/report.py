@@ -10,7 +10,7 @@ import click
 from mill.api.errors import RunError
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.cli.options import FilePath, TableFormat
-from mill.report.sections import CheckSection, Section, find_sections
+from mill.report.sections import CheckSection, RunSection, Section, find_sections
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import echo, echo_data
 
@@ -38,7 +38,8 @@ Examples:
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
     """Render the checks and evaluation runs of FOLDER: a check, a run, or a folder of them, with an index where there are
     several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores and failures, on the
-    page also the first 5,000 samples of each task. The page is that of `mill view` and needs no network and no model."""
+    page also the first 5,000 samples of each task; the JSON of a folder has its checks, or its runs if there is no check. The
+    page is that of `mill view` and needs no network and no model."""
     path = Path(folder)
     rules = parse_rules(fail_on, require)
     if form == "html":
@@ -61,15 +62,13 @@ def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Ru
     from mill.report.checks import as_junit
     from mill.report.sections import report_markdown
 
+    checks = [section.check for section in sections if isinstance(section, CheckSection)]
+    runs = [section for section in sections if isinstance(section, RunSection)]
     if form == "md":
         return report_markdown(sections, lambda check: judge(check, rules))
     if form == "json":
-        texts = [
-            section.check.to_json() if isinstance(section, CheckSection) else json_text(section.to_dict(), indent=1) + "\n"
-            for section in sections
-        ]
+        texts = [check.to_json() for check in checks] or [json_text(run.to_dict(), indent=1) + "\n" for run in runs]
         return texts[0] if len(texts) == 1 else "[\n" + ",\n".join(texts) + "]\n"
-    checks = [section.check for section in sections if isinstance(section, CheckSection)]
     if not checks:
         raise RunError(f"{path} has evaluation runs and no check; junit is the form of checks: use html, md or json")
     return as_junit([(check, judge(check, rules)) for check in checks])

@@ -13,6 +13,7 @@ import pytest
 from mill.api.consent import Consent, consenting
 from mill.sandbox.programs import run_python
 from mill.tasks.agent import bash_tool
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
@@ -53,14 +54,14 @@ def left() -> list[str]:
 )
 def test_no_process_is_left(ending: str, outcome: str) -> None:
     assert run_python(DAEMON + ending, timeout=2).outcome == outcome
-    assert left() == []
+    until(lambda: not left(), lambda: f"end of {left()}")
 
 
 def test_no_process_of_a_bash_call_is_left() -> None:
     start = f"(setsid bash -c 'exec -a {NAME} sleep 600' >/dev/null 2>&1 &)"
     wait = f"until grep -qs ^{NAME} /proc/[0-9]*/cmdline; do :; done"
     assert bash_tool(timeout=60).function(command=f"{start}; {wait}; echo started") == "started\n"
-    assert left() == []
+    until(lambda: not left(), lambda: f"end of {left()}")
 
 
 def test_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
