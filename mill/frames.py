@@ -19,11 +19,10 @@ from mill.checks.decide import decision_checks
 from mill.checks.kinds import TOP_LOGPROBS
 from mill.checks.result import Check
 from mill.checks.subjects import CheckConfig, Subject, check_config, labelled, open_subject
-from mill.export.log_to import check_trackers, logged_to
+from mill.export.tracker import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import CheckOptions, EvalOptions, merge
-from mill.options.option import Option, one_call, options_of, read_all
-from mill.options.text import split_names
+from mill.options.option import Option, one_call, options_of, read_all, split_names
 from mill.report.collect import COLUMNS, data_frame, score_rows
 from mill.report.scores import model_warnings, score_warnings
 from mill.runs.plan import plan, plan_run

@@ -10,7 +10,7 @@ from mill.api.budget import BudgetReached
 from mill.api.errors import UNDECIDED_EXIT, Interrupted, MillError, SpecError, UnknownName
 from mill.api.registry import tasks
 from mill.cli.options import FilePath, argument, given_options, options
-from mill.export.log_to import check_trackers, logged_to
+from mill.export.tracker import check_trackers, logged_to
 from mill.models.spec.parse import Spec, make_spec
 from mill.options.definitions import EvalOptions, merge, read_run_file
 from mill.options.option import one_call, options_of
@@ -34,7 +34,7 @@ Examples:
   mill eval org/name mmlu --sample 1000                (a random sample of all subjects)
   mill eval org/name mmlu --decide "acc>0.6"           (as many samples as the decision needs)
   mill eval my_model.py "mmlu_high_school_*" --n_shots 0 --output_dir results
-  mill eval org/name my_task.py                        (a task of a Python file: mill new task my_task)
+  mill eval org/name my_task.py                        (a task of a Python file)
   mill eval org/name notes.txt                         (perplexity of a text file)
   mill eval --config run.yaml --dry_run
 """

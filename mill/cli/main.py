@@ -41,16 +41,18 @@ COMMANDS = {
     "export": ("mill.cli.export", "Results in trackers (MLflow, wandb, trackio) and in the formats of other tools."),
     "show": ("mill.cli.show", "One sample of a run, with its reasoning and tool calls."),
     "ls": ("mill.cli.ls", "List models, packaged configs, tasks or runs."),
-    "new": ("mill.cli.new", "Write a starting file for a task or a backend, with its test."),
     "schedule": ("mill.cli.schedule", "A matrix of runs on a cluster."),
     "collect": ("mill.cli.scores:collect_command", "All scores of an output folder in one table."),
     "diff-scores": ("mill.cli.scores:diff_scores_command", "The scores of two runs or output folders, row by row."),
     "plot": ("mill.cli.plot", "Scores, cost and calibration of runs as SVG and PNG files."),
-    "conform": ("mill.cli.new:conform_command", "Check that a backend fulfils the contract."),
+    "conform": ("mill.cli.conform", "Check that a backend fulfils the contract."),
     "lm-eval": ("mill.cli.lm_eval", "lm-evaluation-harness with mill's models."),
     "score": ("mill.cli.scores:score_command", "Score a recorded run again, without the model."),
 }
-_REMOVED = {"schema": "`mill eval --help` lists the options of a run file, `mill eval --config FILE --dry_run` checks one"}
+_REMOVED = {
+    "new": "CONTRIBUTING.md has a task, a backend and a metric to copy, each in some 20 lines",
+    "schema": "`mill eval --help` lists the options of a run file, `mill eval --config FILE --dry_run` checks one",
+}
 _POSITIONAL = {
     **dict.fromkeys(("model", "models", "task", "tasks"), "models and tasks are positional"),
     "model_args": "arguments of a model are in its brackets, hf[path=org/name,dtype=float32]",

@@ -13,7 +13,7 @@ from mill.api.errors import RunError, SpecError
 from mill.checks.glossary import counted
 from mill.cli.options import FilePath, option
 from mill.options.definitions import DEFAULT_OUTPUT_DIR
-from mill.options.text import make_price
+from mill.options.option import make_price
 from mill.report.plots import FORMS, check_installed, draw, plotted_runs
 from mill.report.tables import REMOVED
 from mill.score.recorded_run import read_runs

@@ -38,8 +38,8 @@ Examples:
 def command(folder: str, form: str, output: str | None, fail_on: str | None, require: str | None) -> int:
     """Render the checks and evaluation runs of FOLDER: a check, a run, or a folder of them, with an index where there are
     several. Checks have the outcomes of rules where they are given (md, junit); runs have their scores and failures, on the
-    page also the first 5,000 samples of each task; the JSON of a folder has its checks, or its runs if there is no check. The
-    page is that of `mill view` and needs no network and no model."""
+    page also the first 5,000 samples of each task; the JSON of a folder has its checks, or its runs where it has no
+    check. The page is that of `mill view` and needs no network and no model."""
     path = Path(folder)
     rules = parse_rules(fail_on, require)
     if form == "html":

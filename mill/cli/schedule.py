@@ -17,7 +17,7 @@ from mill.cli.options import FilePath, chosen_output_dir, given_options, option,
 from mill.models.spec.open import resolve_spec
 from mill.models.spec.parse import make_spec
 from mill.options.definitions import EvalOptions
-from mill.options.text import format_pairs, split_names
+from mill.options.option import format_pairs, split_names
 from mill.report.tables import print_table
 from mill.runs.plan import open_for_run, plan_run
 from mill.schedule import (

@@ -1,24 +1,39 @@
 """What every experiment tracker gets of a run: one entry, found again by the run's id, with parameters, tags, metrics with
-a step, and files."""
+a step, and files; and `--log_to`, which exports a run when it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mill.api.errors import MillError
+import mill
+from mill.api.errors import MillError, SpecError
 from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun, clean, flatten, result_name
 from mill.export.target import Target, failure
 from mill.report.collect import decision_text, mean_name, mean_of_tasks, sampled_text
-from mill.store.folder import RESULTS
+from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.support.files import json_text, read_bytes, write_atomically
-from mill.support.terminal import utf8
+from mill.support.processes import rank
+from mill.support.secrets import redact_text
+from mill.support.terminal import echo_data, logger, one_line, utf8, warn
 from mill.view.offline import results_page
+
+if TYPE_CHECKING:
+    from mill.export.target import Target
+
 
 DEFAULT_PROJECT = "mill"
 _MOST_TASKS = 20  # in the tag of a run
@@ -155,3 +170,77 @@ def write_files(run: ExportedRun, folder: Path, *, samples: bool, report: bool) 
         write_samples([run], folder / "samples.parquet", folder)
     if report:
         write_atomically(folder / "report.html", results_page(run.folder.path), root=folder, sync=False)
+
+
+LONGEST_S = 60.0  # that an export may take before it is ended
+
+
+def check_trackers(targets: Sequence[str]) -> None:
+    """Refuse, before a run, names that are no trackers and trackers that are not installed."""
+    if not targets:  # most runs: what follows imports all exporters
+        return
+    from mill.export.target import names_taking, parse_target
+
+    for target in map(parse_target, targets):
+        if not target.exporter.is_tracker:
+            trackers = names_taking("project")
+            raise SpecError(f"{target.name} is a file format, written by `mill export`; trackers are {trackers}")
+        target.exporter.check_installed(f"--log_to {target.name}")
+
+
+@contextlib.contextmanager
+def logged_to(folder: RunFolder, targets: Sequence[str]) -> Iterator[None]:
+    """Export the run that is executed inside when it ends, also with an error; only rank 0 does."""
+    try:
+        yield
+    finally:
+        if targets and rank() == 0 and (folder.path / MANIFEST).exists():
+            from mill.export.target import parse_target
+
+            for target in map(parse_target, targets):
+                _export(folder, target)
+
+
+def _export(folder: RunFolder, target: Target) -> None:
+    paths = [str(Path(mill.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        stdin=subprocess.PIPE,  # an address may have a password, which other users could read on a command line
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # an interruption of the run is no interruption of its export
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    given = json.dumps([str(folder.path.absolute()), str(folder.root.absolute()), f"{target.name}:{target.address}"])
+    try:
+        out, err = process.communicate(given, timeout=LONGEST_S)
+        last = one_line((out if process.returncode == 0 else err).strip().rpartition("\n")[2])
+        if process.returncode == 0:
+            logger.info("logged to %s: %s", target.name, last)
+            return
+    except subprocess.TimeoutExpired:
+        last = f"it did not answer within {LONGEST_S:.0f} seconds"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its group: wandb starts a process
+        process.wait()
+    again = f"`mill export {shlex.quote(str(folder.path))} --to {target.name}` stores the run later"
+    reason = last.removeprefix(f"{target.name}: ") or "its process ended"
+    warn(redact_text(f"{target.name}: the run is not logged: {reason}; {again}"))
+
+
+def main() -> None:
+    from mill.export.run import ExportedRun
+    from mill.export.target import parse_target
+    from mill.export.tracker import track
+
+    folder, root, target = json.load(sys.stdin)
+    try:
+        echo_data(f"{track(ExportedRun.read(RunFolder(Path(folder), Path(root))), parse_target(target))}\n")
+    except MillError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

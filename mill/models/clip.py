@@ -15,7 +15,7 @@ from mill.api.model import ModelCapabilities
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.models.device import one_device
-from mill.models.media.prefetch import failure
+from mill.models.media.inputs import failure
 from mill.models.media.vision_model import VisionModel, ranked
 from mill.models.spec.fingerprint import file_digest, folder_digest
 from mill.support.terminal import describe, warn

@@ -15,8 +15,19 @@ from mill.api.errors import SpecError
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name, read_tags
 from mill.api.request import check_options as check_decoding
 from mill.api.task import MAX_PERMUTATIONS, MAX_ROUNDS, MOST, RenderSettings
-from mill.options.option import hints, options_of, read_all, shown
-from mill.options.text import check_price, make_price, parse_pairs, read_dollars, read_list, read_seconds, read_tokens
+from mill.options.option import (
+    check_price,
+    hints,
+    make_price,
+    options_of,
+    parse_pairs,
+    read_all,
+    read_dollars,
+    read_list,
+    read_seconds,
+    read_tokens,
+    shown,
+)
 from mill.plan.sampling import ALPHA, SampleChoice, read_claim
 from mill.sandbox.isolation import DEFAULT_IMAGE, Container
 from mill.support.files import check_path
@@ -404,7 +415,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
     @property
     def run(self) -> RunConfig:
         """What a run is made of beside its model and tasks."""
-        from mill.metrics.repeats import read_repeat_metrics
+        from mill.metrics.aggregate import read_repeat_metrics
         from mill.models.spec.parse import Spec, make_spec
         from mill.runs.evaluate import RunConfig
 

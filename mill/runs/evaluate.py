@@ -27,7 +27,7 @@ from mill.execute.executor import Answers, Executor, LocalBackend
 from mill.execute.meter import MODEL, Meter
 from mill.execute.sample_state import SampleState, run_samples
 from mill.execute.workers import make_backend
-from mill.metrics.repeats import RepeatMetric
+from mill.metrics.aggregate import RepeatMetric
 from mill.models.spec.parse import Spec
 from mill.plan.sampling import SampleChoice, SampleGroup
 from mill.plan.task_plan import TaskPlan

@@ -13,7 +13,7 @@ from mill.api.response import Response
 from mill.api.task import RenderSettings, Task
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState, replay
-from mill.metrics.repeats import read_repeat_metrics
+from mill.metrics.aggregate import read_repeat_metrics
 from mill.plan.sampling import random_position
 from mill.runs.adaptive import decide_again
 from mill.sandbox.programs import UNISOLATED, refuse_unsafe_code, sandbox_warnings

@@ -18,8 +18,8 @@ from mill.api.registry import imported_files
 from mill.api.task import RenderSettings, Task, Value
 from mill.execute.executor import Tally
 from mill.execute.sample_state import SampleState
+from mill.metrics.aggregate import BEST, MAJ, PASS, RepeatMetric, default_metrics, value_of
 from mill.metrics.estimate import Estimate
-from mill.metrics.repeats import BEST, MAJ, PASS, RepeatMetric, default_metrics, value_of
 from mill.plan.sampling import SampleGroup, is_random
 from mill.plan.task_plan import TaskPlan
 from mill.score.judging import judgement_warnings

@@ -265,7 +265,7 @@ def test_ls_shows_tasks_models_and_runs(mill: Mill) -> None:
 BAD = {
     "unknown command": (["evil"], "unknown command 'evil'; did you mean eval?"),
     "unknown option": (["eval", "toy", "toy_gen", "--limti", "3"], "unknown option --limti; did you mean --limit"),
-    "removed template": (["new", "metric", "mine"], "mill new metric was removed: CONTRIBUTING.md"),
+    "removed template": (["new", "task", "mine"], "mill new was removed: CONTRIBUTING.md has a task, a backend"),
     "a tolerance that is no number": (["conform", "x", "--tolerance", "nan"], "--tolerance: nan is not a number"),
     "removed option": (
         ["eval", "toy", "toy_gen", "--sample", "5", "--reuse", "other"],

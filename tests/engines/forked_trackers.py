@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from mill.export import log_to
+from mill.export import tracker
 from tests import forking
 
 forking.folder = Path(os.environ["FORKED_IN"])
 popen = partial(forking.popen, server="trackers")
-log_to.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment, attr-defined]
-log_to.LONGEST_S = 120.0
+tracker.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": popen})  # type: ignore[assignment, attr-defined]
+tracker.LONGEST_S = 120.0

@@ -218,7 +218,7 @@ def silent() -> Iterator[str]:
 
 def test_a_tracker_that_hangs_does_not_delay_the_run(python: str, silent: str, tmp_path: Path) -> None:
     """The results are complete at once; the command ends after the seconds that an export may take."""
-    (tmp_path / "patience.py").write_text("from mill.export import log_to\nlog_to.LONGEST_S = 3\n")
+    (tmp_path / "patience.py").write_text("from mill.export import tracker\ntracker.LONGEST_S = 3\n")
     command = logging(python, tmp_path, f"mlflow:{silent}", file=tmp_path / "patience.py")
     pipe = subprocess.PIPE
     with forking.popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:

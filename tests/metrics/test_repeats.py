@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mill.api.errors import SpecError
-from mill.metrics.aggregate import mean
-from mill.metrics.repeats import RepeatMetric, pass_at, read_repeat_metrics, value_of
+from mill.metrics.aggregate import RepeatMetric, mean, pass_at, read_repeat_metrics, value_of
 
 
 def enumerated_pass(values: list[float], k: int) -> float:

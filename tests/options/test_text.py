@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mill.api.errors import MillError, SpecError
 from mill.options.definitions import EvalOptions, merge
-from mill.options.option import options_of
-from mill.options.text import format_pairs, parse_pairs
+from mill.options.option import format_pairs, options_of, parse_pairs
 
 PAIRS: dict[str, dict[str, Any]] = {
     "temperature=0.7,max-gen-toks=5": {"temperature": 0.7, "max_gen_toks": 5},

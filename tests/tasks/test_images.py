@@ -24,7 +24,7 @@ from mill.api.request import CLASSIFY, LOGLIKELIHOOD, ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample
 from mill.models.media.decode import load_image
-from mill.models.media.prefetch import failure
+from mill.models.media.inputs import failure
 from mill.score.run_scores import Outcome
 from mill.tasks.data import Dataset, read_rows
 from mill.tasks.images import CIFAR10, WNIDS, ChoiceTask, ClassifiedSet, ClassifiedTask

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mill.api.batching import is_out_of_memory
 from mill.api.errors import DataError, FastPathFailed, MissingPackage
 from mill.api.response import Response
-from mill.models.media.inputs import MediaInputs, MediaRow
-from mill.models.media.prefetch import Prefetch
+from mill.models.media.inputs import MediaInputs, MediaRow, Prefetch
 from mill.models.prefix import paths
 from mill.models.prefix.fast_path import FastPath, scores_of
 from mill.models.prefix.paths import Verification

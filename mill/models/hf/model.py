@@ -16,9 +16,8 @@ from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
 from mill.models.device import read_device
 from mill.models.files import TEXT_ONLY, locate
 from mill.models.hf import sharding
-from mill.models.hf.checkpoint import DECODED, DEFAULT_DTYPE, Checkpoint, take_eos_ids
+from mill.models.hf.checkpoint import DECODED, DEFAULT_DTYPE, Checkpoint, read_tokens, take_eos_ids
 from mill.models.hf.decoding import Decoder
-from mill.models.hf.file_tokenizer import read_tokens
 from mill.models.hf.media_prefixes import MediaPrefixes
 from mill.models.hf.scoring import Scorer
 from mill.models.hf.startup import Startup

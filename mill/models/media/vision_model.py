@@ -13,7 +13,7 @@ from mill.api.model import MillModel, StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.models.media.decode import load_image
-from mill.models.media.prefetch import loaded_ahead
+from mill.models.media.inputs import loaded_ahead
 from mill.support.clocks import FORWARD, phase
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from mill.api.message import Message
 from mill.api.model import InputTokens, run_requests
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
-from mill.models.hf.file_tokenizer import read_tokens
+from mill.models.hf.checkpoint import read_tokens
 from mill.models.hf.model import TransformersModel
 from mill.models.tokens.tokenizer import Tokens
 

@@ -13,8 +13,8 @@ from mill.api.batching import Unit
 from mill.api.errors import DataError, MissingPackage
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
-from mill.models.media import prefetch
-from mill.models.media.prefetch import Prefetch, loaded_ahead
+from mill.models.media import inputs
+from mill.models.media.inputs import Prefetch, loaded_ahead
 from tests.waiting import DEADLINE_S
 
 
@@ -60,7 +60,7 @@ class AtOnce(Executor):
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(inputs, "ThreadPoolExecutor", AtOnce)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -77,7 +77,7 @@ def test_loading_starts_before_anything_is_taken_and_stops_at_the_bound() -> Non
 
 def test_items_are_loaded_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two at once, each waiting for the other: they only finish together."""
-    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", lambda *_, **__: ThreadPoolExecutor(2))
+    monkeypatch.setattr(inputs, "ThreadPoolExecutor", lambda *_, **__: ThreadPoolExecutor(2))
     meeting = threading.Barrier(2, timeout=DEADLINE_S)
     given = items(2)
     with Prefetch(lambda item: meeting.wait() >= 0, given, ahead=2) as loaded:
@@ -138,7 +138,7 @@ def test_threads_end_at_exit_and_waiting_items_are_never_loaded(monkeypatch: pyt
             shutdown_begun.set()
             super().shutdown(wait=wait)
 
-    monkeypatch.setattr(prefetch, "ThreadPoolExecutor", lambda _, **named: Pool(2, **named))
+    monkeypatch.setattr(inputs, "ThreadPoolExecutor", lambda _, **named: Pool(2, **named))
     given, load = items(50), Loader(lambda number: number and shutdown_begun.wait(DEADLINE_S))
     with pytest.raises(RuntimeError, match="the model failed"), Prefetch(load, given, ahead=50) as loaded:
         loaded.take(given[0])
