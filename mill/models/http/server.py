@@ -30,7 +30,7 @@ from mill.models.spec.open import check_address, check_argument, check_key, chec
 from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.reasoning import stopped_too_early
 from mill.models.tokens.rows import TokenPair, make_pair, move_spaces
-from mill.support.secrets import remember, scrub, split_password, variables_in
+from mill.support.secrets import remember, scrub, split_password
 from mill.support.terminal import describe, one_line, warn
 
 OWN_OPTIONS = {"until", "max_gen_toks", "temperature", "seed", "logprobs", *TEMPLATE_OPTIONS, "reasoning_tags"}
@@ -62,7 +62,6 @@ class ServerModel(MillModel):
         key = check_key(api_key, "api_key") or (check_key(os.environ[variable], variable) if variable else None)
         remember(key)
         check_address(base_url)
-        self._variables = (*KEY_VARIABLES, *variables_in(base_url))
         base_url, login = split_password(base_url)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         if login and not key:
