@@ -31,8 +31,9 @@ from mill.checks.pairing import AnswerPair, Pairs, excerpt, excerpts_around, pai
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, CompletedRun, Subject, execute, labelled, open_subjects, with_template
 from mill.checks.verdict import verdict
+from mill.metrics.estimate import mean_of
 from mill.metrics.finite_population import corrected
-from mill.metrics.paired import largest, mean_of, percentile, rate
+from mill.metrics.paired import largest, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
 from mill.options.option import hints
 from mill.store.folder import RunFolder

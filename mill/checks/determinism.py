@@ -19,7 +19,8 @@ from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import repeat_verdict
 from mill.metrics import estimate
-from mill.metrics.paired import bounded_mean, inside, largest, mean_of, rate
+from mill.metrics.estimate import mean_of
+from mill.metrics.paired import bounded_mean, inside, largest, rate
 from mill.models.spec.parse import make_spec
 
 CONCURRENCY = (None, 1, 2, 3)  # requests in flight, in turn; None is the backend's default

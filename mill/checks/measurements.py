@@ -16,7 +16,7 @@ from mill.checks.pairing import AnswerPair, score_shift
 from mill.checks.result import Variant
 from mill.metrics.differences import FAILED, LOWER, UNKNOWN, direction, paired_loss, valued_pairs
 from mill.metrics.divergence import Gap, similarity
-from mill.metrics.estimate import Estimate, around
+from mill.metrics.estimate import Estimate, around, mean_of
 from mill.metrics.paired import (
     bounded_mean,
     clustered_mean,
@@ -25,7 +25,6 @@ from mill.metrics.paired import (
     exponential,
     inside,
     largest,
-    mean_of,
     p_of_zero,
     positive_mean,
     rate,

@@ -21,9 +21,8 @@ from mill.metrics.differences import (
     unpaired_difference,
     valued_pairs,
 )
-from mill.metrics.estimate import Estimate, pool
+from mill.metrics.estimate import Estimate, mean_of, pool
 from mill.metrics.finite_population import Stratum, stratified_mean
-from mill.metrics.paired import mean_of
 from mill.score.recorded_run import RecordedRun
 from mill.store.sample_row import PENDING, Number, SampleRow
 from mill.store.schema import BenchmarkResult

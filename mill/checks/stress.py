@@ -25,8 +25,8 @@ from mill.checks.pairing import AnswerPair, pair
 from mill.checks.result import Check, Variant
 from mill.checks.subjects import CheckConfig, Pass, Subject, label_of, make_passes, open_subject, with_template
 from mill.checks.verdict import load_verdict
-from mill.metrics.estimate import Estimate, around
-from mill.metrics.paired import inside, mean_of, percentile, rate
+from mill.metrics.estimate import Estimate, around, mean_of
+from mill.metrics.paired import inside, percentile, rate
 from mill.models.spec.open import resolve_spec, takes_argument
 from mill.models.spec.parse import make_spec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -72,7 +73,8 @@ def evaluate(options: EvalOptions) -> int:
     """Plan every model before the first one loads, so that a mistake in the last one is reported at once."""
     if not options.models or not options.tasks:
         raise SpecError("give models and tasks: mill eval MODELS TASKS, or a file with both: mill eval --config run.yaml")
-    check_trackers(options.log_to)
+    if options.log_to:
+        check_trackers(options.log_to)
     load_builtin()
     load_files(tuple(options.task_paths))  # which may register the backend of the judge
     how = options.run
@@ -106,7 +108,7 @@ def _spec(model: str, base_url: str) -> Spec:
 def _execute(one: Plan, options: EvalOptions, number: int, *, alone: bool) -> int:
     """Run one model; the exit code for it. The other models run even if this one breaks."""
     try:
-        with logged_to(one.folder, options.log_to):
+        with logged_to(one.folder, options.log_to) if options.log_to else nullcontext():
             if world_size() > 1:
                 outcome = one.execute_together(Ranks(number), quiet=options.quiet)
             else:

@@ -177,8 +177,6 @@ LONGEST_S = 60.0  # that an export may take before it is ended
 
 def check_trackers(targets: Sequence[str]) -> None:
     """Refuse, before a run, names that are no trackers and trackers that are not installed."""
-    if not targets:  # most runs: what follows imports all exporters
-        return
     from mill.export.target import names_taking, parse_target
 
     for target in map(parse_target, targets):
@@ -194,7 +192,7 @@ def logged_to(folder: RunFolder, targets: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        if targets and rank() == 0 and (folder.path / MANIFEST).exists():
+        if rank() == 0 and (folder.path / MANIFEST).exists():
             from mill.export.target import parse_target
 
             for target in map(parse_target, targets):

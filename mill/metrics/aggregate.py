@@ -16,8 +16,8 @@ from typing import Any
 from mill.api.errors import SpecError
 from mill.api.registry import register_metric
 from mill.api.task import Opaque, Value
-from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval
-from mill.metrics.paired import bounded_mean, clustered_rate, exponential, inside, mean_of, total
+from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval, mean_of, total
+from mill.metrics.paired import bounded_mean, clustered_rate, exponential, inside
 
 _FEWEST = 0.5  # of the questions of the most frequent letter; the accuracy of rarer letters is mostly noise
 

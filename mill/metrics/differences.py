@@ -10,8 +10,8 @@ from typing import Literal
 
 from mill.api.registry import metrics
 from mill.metrics.aggregate import bits_per_unit, perplexity
-from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion
-from mill.metrics.paired import Z95, mcnemar, mean_of, p_of_zero, rate_difference
+from mill.metrics.estimate import NOTHING, Estimate, around, is_proportion, mean_of
+from mill.metrics.paired import Z95, mcnemar, p_of_zero, rate_difference
 
 HIGHER, LOWER, UNKNOWN = 1, -1, 0
 

@@ -171,3 +171,22 @@ def _satterthwaite(variances: Sequence[float], dfs: Sequence[int]) -> float:
     total = sum(variances)
     below = sum(variance**2 / max(1, df) for variance, df in zip(variances, dfs, strict=True))
     return total**2 / below if below and math.isfinite(below) else math.inf
+
+
+def total(values: Sequence[float]) -> float:
+    """A sum: infinite where it is too large for a float, NaN where there are infinities of both signs."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
+
+
+def mean_of(values: Sequence[float]) -> Estimate:
+    """A mean with Student's interval of independent values."""
+    n = len(values)
+    if not n:
+        return NOTHING
+    average = total(values) / n
+    if n < 2 or not all(map(math.isfinite, values)):
+        return around(average, None, n)
+    return around(average, math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n), n)

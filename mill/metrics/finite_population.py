@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval, t_quantile
-from mill.metrics.paired import Z95, mean_of
+from mill.metrics.estimate import NOTHING, Estimate, around, exact_interval, mean_of, t_quantile
+from mill.metrics.paired import Z95
 
 
 @dataclass(frozen=True)

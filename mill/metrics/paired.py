@@ -9,7 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from mill.metrics.estimate import NOTHING, TAIL, Estimate, around, beta_cdf, exact_interval, t_p_value, t_quantile
+from mill.metrics.estimate import (
+    NOTHING,
+    TAIL,
+    Estimate,
+    around,
+    beta_cdf,
+    exact_interval,
+    mean_of,
+    t_p_value,
+    t_quantile,
+    total,
+)
 
 Z95 = 1.959963984540054
 MAX_EXACT = 500  # binomials are exact integers up to here, then computed by logarithms
@@ -75,17 +86,6 @@ def _largest_below(holds: Callable[[float], bool], low: float, high: float) -> f
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return high if not holds(high) else low
-
-
-def mean_of(values: Sequence[float]) -> Estimate:
-    """A mean with Student's interval of independent values."""
-    n = len(values)
-    if not n:
-        return NOTHING
-    average = total(values) / n
-    if n < 2 or not all(map(math.isfinite, values)):
-        return around(average, None, n)
-    return around(average, math.hypot(*(value - average for value in values)) / math.sqrt((n - 1) * n), n)
 
 
 def bounded_mean(values: Sequence[float]) -> Estimate:
@@ -158,14 +158,6 @@ def clustered_error(groups: Sequence[Sequence[float]], average: float) -> float:
     residuals = [math.fsum(group) - average * len(group) for group in groups]
     k = len(groups)
     return math.hypot(*residuals) * math.sqrt(k / (k - 1)) / sum(map(len, groups))
-
-
-def total(values: Sequence[float]) -> float:
-    """A sum: infinite where it is too large for a float, NaN where there are infinities of both signs."""
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):
-        return sum(values)
 
 
 def inside(estimate: Estimate, first: float = 0.0, last: float = 1.0) -> Estimate:

@@ -16,11 +16,10 @@ from mill.models.http.probes import renders_open, same_file
 from mill.models.http.server import ServerModel, messages_of
 from mill.models.openai_compat.answers import TokenIds, read_counts
 from mill.models.spec.open import check_flag
-from mill.models.tokens.chat_template import check_variables, takes_tools, template_variables, wanted
 from mill.models.tokens.reasoning import opens_reasoning, read_text
 from mill.models.tokens.rows import with_prefix
 from mill.models.tokens.scores import Distribution, NextTokens
-from mill.models.tokens.tokenizer import rolling_windows
+from mill.models.tokens.tokenizer import check_variables, rolling_windows, takes_tools, template_variables, wanted
 from mill.models.tokens.tool_calls import WARNING, describe_tools
 from mill.support.terminal import one_line
 from mill.support.validate import convert

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mill.api.errors import CannotServe
 from mill.api.model import InputTokens, MillModel, cannot_serve
 from mill.api.request import Request
-from mill.models.tokens.chat_template import TemplateFailed, check_variables, takes_tools, wanted
+from mill.models.tokens.tokenizer import TemplateFailed, check_variables, takes_tools, wanted
 from mill.models.tokens.tool_calls import WARNING
 
 if TYPE_CHECKING:

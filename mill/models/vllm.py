@@ -25,7 +25,6 @@ from mill.models.media.inputs import (
     video_metadata,
 )
 from mill.models.token_model import TokenModel
-from mill.models.tokens.chat_template import template_text
 from mill.models.tokens.reasoning import (
     decoded_text,
     marks_of,
@@ -37,7 +36,7 @@ from mill.models.tokens.reasoning import (
 )
 from mill.models.tokens.rows import Row, row_units, span_response
 from mill.models.tokens.scores import requested_top_logprobs
-from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units
+from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units, template_text
 from mill.support.terminal import describe
 
 SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token

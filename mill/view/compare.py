@@ -27,8 +27,8 @@ from mill.metrics.differences import (
     value_of_failures,
     valued_pairs,
 )
-from mill.metrics.estimate import Estimate
-from mill.metrics.paired import holm, mcnemar, mean_of, rate_difference
+from mill.metrics.estimate import Estimate, mean_of
+from mill.metrics.paired import holm, mcnemar, rate_difference
 from mill.report.tables import number
 from mill.store.sample_row import FAILED, PENDING, STATUSES
 from mill.view.database import TOKENS, value_column

@@ -22,8 +22,8 @@ from mill.metrics.differences import (
     pooled_difference,
     unpaired_difference,
 )
-from mill.metrics.estimate import NOTHING, Estimate
-from mill.metrics.paired import mean_of, rate, rate_difference
+from mill.metrics.estimate import NOTHING, Estimate, mean_of
+from mill.metrics.paired import rate, rate_difference
 
 stats = pytest.importorskip("scipy.stats")
 proportions_ztest = pytest.importorskip("statsmodels.stats.proportion").proportions_ztest

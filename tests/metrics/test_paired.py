@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
-from mill.metrics.estimate import NOTHING, Estimate, around
+from mill.metrics.estimate import NOTHING, Estimate, around, mean_of
 from mill.metrics.paired import (
     POWER,
     bounded_mean,
@@ -17,7 +17,6 @@ from mill.metrics.paired import (
     clustered_percentiles,
     clustered_rate,
     mcnemar,
-    mean_of,
     needed_samples,
     p_of_zero,
     percentile,

@@ -15,9 +15,8 @@ from mill.models.hf.checkpoint import DECODED, Checkpoint, import_transformers
 from mill.models.prefix.fused_kernels import compile_kernels
 from mill.models.prefix.scoring import Work
 from mill.models.prefix.trie import make_trie
-from mill.models.tokens.chat_template import TemplateFailed
 from mill.models.tokens.rows import Row, TokenPair, rows_with, shared_rows
-from mill.models.tokens.tokenizer import Prompt, Tokens
+from mill.models.tokens.tokenizer import Prompt, TemplateFailed, Tokens
 from mill.support.clocks import LOADING, TOKENIZING, phase
 from mill.support.processes import Background
 

@@ -14,7 +14,7 @@ from mill.api.errors import CannotServe
 from mill.api.request import Request
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure
-from mill.models.tokens.chat_template import EFFORT, THINKING, refuse_plain_text
+from mill.models.tokens.tokenizer import EFFORT, THINKING, refuse_plain_text
 
 _PARTS = re.compile(r"-\d{5}-of-\d{5}$")
 _VERSION = re.compile(r"([-@:_.](\d{4}-?\d{2}-?\d{2}|\d{2}-\d{2}|\d{3,8}|latest|preview|exp|v\d+(:\d+)?))+")

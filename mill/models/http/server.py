@@ -27,9 +27,9 @@ from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.http.probes import same_model
 from mill.models.media.decode import content_part
 from mill.models.spec.open import check_address, check_argument, check_key, check_whole
-from mill.models.tokens.chat_template import TEMPLATE_OPTIONS, wanted
 from mill.models.tokens.reasoning import stopped_too_early
 from mill.models.tokens.rows import TokenPair, make_pair, move_spaces
+from mill.models.tokens.tokenizer import TEMPLATE_OPTIONS, wanted
 from mill.support.secrets import remember, scrub, split_password
 from mill.support.terminal import describe, one_line, warn
 

@@ -20,9 +20,8 @@ from mill.api.request import Request
 from mill.api.response import Response
 from mill.metrics.divergence import common_start
 from mill.models.media.decode import Video, even_indices, load_audio, load_image, load_video
-from mill.models.tokens.chat_template import TemplateFailed
 from mill.models.tokens.rows import move_spaces
-from mill.models.tokens.tokenizer import Tokens
+from mill.models.tokens.tokenizer import TemplateFailed, Tokens
 from mill.support.terminal import describe
 
 DEFAULT_VIDEO_FRAMES = 8

@@ -38,10 +38,9 @@ from mill.models.openai_compat.answers import (
 )
 from mill.models.spec.backends import OLLAMA_URL
 from mill.models.spec.open import check_flag, check_whole
-from mill.models.tokens.chat_template import wanted
 from mill.models.tokens.rows import move_spaces, with_prefix
 from mill.models.tokens.scores import Distribution, NextTokens, requested_top_logprobs
-from mill.models.tokens.tokenizer import rolling_windows
+from mill.models.tokens.tokenizer import rolling_windows, wanted
 from mill.models.tokens.tool_calls import WARNING, describe_tools
 from mill.support.secrets import redact
 from mill.support.terminal import one_line
