@@ -307,7 +307,7 @@ STREAMS = {
         warning=INVALID_COUNTS,
     ),
     "comments and keep-alives": Mode(chunked([": hello\n\n", "data:\n\n", "retry: 10\nid: 1\n", LINES]), text="fine"),
-    "without blank lines": Mode(chunked([LINES.replace("\n\n", "\n")]), text="fine"),
+    "without blank lines": Mode(chunked([LINES.replace("\n\n", "\n")]), "is not JSON"),
     "without a space after the colon": Mode(chunked([LINES.replace("data: ", "data:")]), text="fine"),
     "byte by byte": Mode(chunked([LINES[at : at + 1] for at in range(len(LINES))]), text="fine"),
     "no line end at the end": Mode(chunked([LINES.rstrip("\n")]), text="fine"),

@@ -237,7 +237,6 @@ LEGAL_STREAMS = {
         b'data: {"choices": [{"text": "whole", "finish_reason": "stop"}]}\r',
         b"\n\r\ndata: [DONE]\r\n\r\n",
     ),
-    "no empty lines": (b'data: {"choices": [{"text": "whole", "finish_reason": "stop"}]}\ndata: [DONE]\n',),
 }
 
 
