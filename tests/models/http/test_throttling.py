@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mill.models.http import policy
-from mill.models.http.failures import Failure
 from mill.models.http.policy import FIRST_LIMIT, ConcurrencyLimiter
 from mill.support.terminal import own_warnings
 from tests.servers import FaultServer, post_all, status
@@ -27,13 +26,6 @@ def test_ten_refusals_are_retried(code: int) -> None:
     with FaultServer(lambda server, path, body: status(code) if len(server.calls) <= 10 else body) as server:
         assert post_all(server) == [{"number": 0}]
         assert len(server.calls) == 11
-
-
-def test_server_errors_are_retried_fewer_times_than_refusals() -> None:
-    """The twin: a 500 is not a refusal, and ten of them are an error."""
-    with FaultServer(lambda server, path, body: status(500) if len(server.calls) <= 10 else body) as server:
-        (results,) = post_all(server)
-        assert isinstance(results, Failure) and len(server.calls) == policy.ATTEMPTS < 10
 
 
 def test_a_server_that_stays_busy_is_an_error_with_its_message() -> None:
