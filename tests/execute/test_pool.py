@@ -37,8 +37,10 @@ class FakeModel(MillModel):
 
     def __init__(self, number: int, before: Before = lambda model, request: None) -> None:
         self.number, self.before, self.completed = number, before, 0
+        self.canary: Request | None = None
 
     def stream_responses(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Iterator[Any]:
+        self.canary = context.canary
         for request in requests:
             if context.meter is not None and not context.meter.room(request):
                 return
@@ -105,6 +107,7 @@ def test_every_request_is_answered_once_and_servers_stay_open(workers: int) -> N
         }
     assert sorted(model.number for model in servers.opened) == sorted({model.number for model in servers.opened})
     assert pool.warnings() == ["slow"]
+    assert any(model.canary is not None for model in servers.opened), "of the first stream, for the second"
 
 
 def test_a_server_that_goes_away_within_a_chunk_is_used_again_when_it_is_back() -> None:
@@ -218,6 +221,19 @@ def test_adjacent_failing_requests_do_not_mean_a_broken_model(workers: int, fail
     assert len(responses) == 200 and sum(response.failed for response in responses.values()) == len(fails)
 
 
+def test_a_broken_server_waits_for_an_answer_of_another() -> None:
+    broken = threading.Event()
+
+    def before(model: FakeModel, request: Request) -> None:
+        if model.number == 1 and not broken.is_set():
+            broken.set()
+            raise ModelBroken("failed on each of the first 8 requests")
+        until(broken.is_set, "the broken server")
+
+    responses = read_all(Pool(Servers(before).open, 2), make_requests(300))
+    assert len(responses) == 300 and not any(response.failed for response in responses.values())
+
+
 @pytest.mark.parametrize("workers", [2, 5])
 def test_a_broken_model_is_detected_before_all_requests_are_tried(workers: int) -> None:
     tried: list[str] = []
@@ -285,11 +301,14 @@ def test_the_portable_identity_is_the_same_on_every_server() -> None:
 
 
 def test_closing_the_stream_ends_the_threads() -> None:
-    servers = Servers()
+    closed = threading.Event()
+    servers = Servers(lambda model, request: model.completed and until(closed.is_set, "the end of the stream"))
     pool = Pool(servers.open, 2)
     stream = pool.stream(GENERATE, make_requests(5000), StreamContext())
     next(stream)
     stream.close()
+    closed.set()
     for thread in pool._threads:
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
+    assert all(model.completed <= 2 for model in servers.opened)
