@@ -242,9 +242,9 @@ class ExecutorBackend(ABC):
     def warnings(self) -> list[str]:
         """Warnings about how the scores were computed."""
 
-    @abstractmethod
     def execution_paths(self) -> dict[str, str]:
-        """Which execution paths of the model computed the answers, by stage."""
+        """Which execution paths of the model computed the answers, by stage, as far as that is known."""
+        return {}
 
     def compute_device(self) -> ComputeDevice | None:
         """What computed the answers in this process; None where that is not known."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from mill.api.budget import CallMeter
 from mill.api.errors import MillError, ModelError, ServerGone, SpecError
 from mill.api.identity import identity_of
-from mill.api.model import HasPaths, MillModel, StreamContext, run_requests
-from mill.api.request import Request
+from mill.api.model import MillModel
 from mill.execute.executor import ExecutorBackend, LocalBackend
-from mill.execute.pool import Keyed, Pool, Report, WorkerLost
+from mill.execute.pool import Pool
 from mill.models.spec.open import open_model
 from mill.models.spec.parse import Spec, addresses_of, at_address
 from mill.support.processes import world_size
@@ -41,10 +39,10 @@ def make_backend(workers: int | None, spec: Spec, model: MillModel) -> ExecutorB
         return LocalBackend(model)
     identity = portable_identity(model)
 
-    def start_worker(number: int) -> LocalWorker:
-        return LocalWorker(open_replica(specs[number % len(specs)], model.batch_size, identity))
+    def open_worker(number: int) -> MillModel:
+        return open_replica(specs[number % len(specs)], model.batch_size, identity)
 
-    return Pool(start_worker, workers or len(specs), meters_calls=model.meters_calls)
+    return Pool(open_worker, workers or len(specs), meters_calls=model.meters_calls)
 
 
 def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
@@ -62,7 +60,7 @@ def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]
     try:
         model.ready(RETURN_S)
     except MillError as error:  # the server was up when the run was planned
-        raise WorkerLost(str(error)) from error
+        raise ServerGone(str(error)) from error
     if portable_identity(model) != identity:
         raise ModelError(f"a worker finds another model under {spec.backend} than the command does")
     return model
@@ -76,26 +74,3 @@ def portable_identity(model: MillModel) -> dict[str, Any]:
         return {name: without_addresses(value) if isinstance(value, Mapping) else value for name, value in portable.items()}
 
     return without_addresses(identity_of(model))
-
-
-class LocalWorker:
-    """A worker whose model is on a server; a thread of this process."""
-
-    def __init__(self, model: MillModel) -> None:
-        self.model = model
-        self._context = StreamContext(outage_patience_s=0.0)  # while a server is gone, other workers continue
-
-    def stream(self, kind: str, requests: Sequence[Request], meter: CallMeter | None) -> Iterator[list[Keyed]]:
-        """A server that cannot be reached is a lost worker: others may reach theirs."""
-        self._context.meter = meter
-        try:
-            for request, response in run_requests(self.model, kind, requests, self._context):
-                yield [(request.key, response)]
-        except ServerGone as gone:
-            raise WorkerLost(str(gone)) from gone
-
-    def report(self) -> Report:
-        return self.model.warnings(), self.model.execution_paths() if isinstance(self.model, HasPaths) else {}
-
-    def end(self) -> None:
-        self.model.clean()

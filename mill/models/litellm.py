@@ -51,7 +51,7 @@ class LiteLLMModel(ServerModel):
     ) -> None:
         # LiteLLM finds the address itself; only the concurrency limit and the retries of the HTTP core are used.
         super().__init__(model, "https://litellm", api_key=None, timeout=timeout, concurrency=concurrency)
-        self.client.verifies, self.client.name = False, model
+        self.client.name = model
         parameters |= {name: fill_variables(parameters[name]) for name in ADDRESSES if name in parameters}
         api_key = check_key(api_key, "api_key")
         self._key, self._timeout, self.parameters = api_key, timeout, parameters

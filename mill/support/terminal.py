@@ -96,22 +96,6 @@ def own_warnings() -> Iterator[None]:
         _logged.reset(token)
 
 
-class CollectingHandler(logging.Handler):
-    """Collects the warnings of a worker on another machine, for the driver to log."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._texts.append(record.getMessage())
-
-    def take(self) -> list[str]:
-        """What came since the last call."""
-        found, self._texts = self._texts, []
-        return found
-
-
 PLAIN_INTERVAL_S = 10.0
 ESTIMATE_AFTER_S, ESTIMATE_AFTER_SHARE = 3.0, 0.02  # before that an estimate of the time left means nothing
 

@@ -1,9 +1,8 @@
-"""WorkQueue hands out every request once, keeps equal contexts together, and isolates a request that kills workers."""
+"""WorkQueue hands out every request once, keeps equal contexts together, and isolates a request on which servers die."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 
 from hypothesis import given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from mill.api.message import IMAGE, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request
+from mill.api.response import Response
 from mill.execute.pool import MAX_DEATHS, WorkQueue
 
 CONTEXTS = st.sampled_from(["", "a", "ab", "<user> a", "long " * 50]) | st.tuples(
@@ -23,7 +23,6 @@ REQUESTS = st.lists(
     ),
     max_size=40,
 )
-WORKERS = st.integers(1, 9)
 
 
 def distinct_requests(count: int) -> list[Request]:
@@ -31,29 +30,23 @@ def distinct_requests(count: int) -> list[Request]:
 
 
 def drain(queue: WorkQueue) -> list[list[Request]]:
-    """The chunks of one worker that never dies."""
+    """The chunks of one worker whose server never dies."""
     chunks = []
     while (chunk := queue.take()) is not None:
         chunks.append(chunk)
-        queue.done(len(chunk))
+        for request in chunk:
+            queue.answer(request, Response(text="yes"))
+        queue.finish()
     return chunks
 
 
-def ids(requests: Sequence[Request]) -> Counter[int]:
-    return Counter(map(id, requests))
-
-
-@given(REQUESTS, WORKERS)
-def test_every_request_is_taken_once_and_no_chunk_is_empty(requests: list[Request], workers: int) -> None:
+@given(REQUESTS, st.integers(1, 9))
+def test_every_request_is_taken_once_in_the_chunk_of_its_context(requests: list[Request], workers: int) -> None:
     chunks = drain(WorkQueue(requests, workers))
-    assert ids([request for chunk in chunks for request in chunk]) == ids(requests)
-    assert all(chunks)
-
-
-@given(REQUESTS, WORKERS)
-def test_requests_with_the_same_context_share_a_chunk(requests: list[Request], workers: int) -> None:
+    assert Counter(id(request) for chunk in chunks for request in chunk) == Counter(map(id, requests))
     chunks_of: dict[object, set[int]] = {}
-    for number, chunk in enumerate(drain(WorkQueue(requests, workers))):
+    for number, chunk in enumerate(chunks):
+        assert chunk
         for request in chunk:
             chunks_of.setdefault(request.context, set()).add(number)
     assert all(len(numbers) == 1 for numbers in chunks_of.values())
@@ -67,28 +60,28 @@ def test_chunks_shrink_and_every_worker_gets_one(count: int, workers: int) -> No
 
 
 @given(st.integers(1, 60), st.integers(1, 4), st.data())
-def test_requests_that_kill_workers_are_given_up_and_all_others_complete(
+def test_requests_on_which_servers_die_are_given_up_and_all_others_complete(
     count: int, workers: int, data: st.DataObject
 ) -> None:
-    """A worker computes requests in order until one kills it; the open ones are returned."""
+    """A worker computes requests in order until its server dies on one; those that are left are returned."""
     requests = distinct_requests(count)
     poison = data.draw(st.sets(st.sampled_from(range(count)), max_size=3))
     queue = WorkQueue(requests, workers)
-    completed: list[Request] = []
-    given_up: list[Request] = []
-    deaths: Counter[int] = Counter()
+    deaths: Counter[str] = Counter()
     while (chunk := queue.take()) is not None:
         deadly = next((index for index, request in enumerate(chunk) if requests.index(request) in poison), len(chunk))
-        completed += chunk[:deadly]
-        if left := chunk[deadly:]:
-            deaths.update(ids(left))
-            lost = queue.give_back(left)
-            given_up += lost
-            queue.done(len(lost))
-        queue.done(deadly)
+        for request in chunk[:deadly]:
+            queue.answer(request, Response(text="yes"))
+        deaths.update(request.text for request in chunk[deadly:])
+        queue.finish(chunk[deadly:], deadly="killed" if deadly < len(chunk) else "")
+    results = []
+    while (result := queue.results.get()) is not None:
+        assert isinstance(result, tuple)
+        results.append(result)
+    assert sorted(request.text for request, _ in results) == [request.text for request in requests]
+    given_up = [request for request, response in results if response.failed]
     assert sorted(map(requests.index, given_up)) == sorted(poison)
-    assert ids(completed + given_up) == ids(requests)
-    assert all(MAX_DEATHS <= deaths[id(request)] <= MAX_DEATHS + count.bit_length() for request in given_up)
+    assert all(MAX_DEATHS <= deaths[request.text] <= MAX_DEATHS + count.bit_length() for request in given_up)
 
 
 def test_questions_about_one_image_are_adjacent() -> None:
@@ -101,4 +94,4 @@ def test_questions_about_one_image_are_adjacent() -> None:
     chunks = drain(WorkQueue(requests, 2))
     order = [request.media[0].source for chunk in chunks for request in chunk]
     assert len(chunks) > 1 and sorted(order) == [image for image in images for _ in range(3)]
-    assert sum(one != other for one, other in pairwise(order)) == len(images) - 1
+    assert sum(image != following for image, following in pairwise(order)) == len(images) - 1

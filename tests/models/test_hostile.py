@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mill.api.errors import ModelError, UnknownName
-from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, Request, generation_options
 from mill.api.response import Response
 from mill.models.http import policy
@@ -56,7 +55,7 @@ def open_ready(server: FaultServer, **arguments: Any) -> OpenAICompatModel:
     return model
 
 
-def check_generation(mode: Mode, *, bad: Any = "bad", options: Any = OPTIONS, **arguments: Any) -> None:
+def check_generation(mode: Mode, *, options: Any = OPTIONS, **arguments: Any) -> None:
     """Send a good request and a bad one to the same model concurrently. A short time is that of the modes about it alone."""
     arguments.setdefault("timeout", 1.0 if "within 1 s" in str(mode.error) else 60.0)
 
@@ -65,7 +64,7 @@ def check_generation(mode: Mode, *, bad: Any = "bad", options: Any = OPTIONS, **
 
     with FaultServer(answer) as server:
         model = open_ready(server, **arguments)
-        good, response = model.generate_until([Request(GENERATE, context, options=options) for context in ("good", bad)])
+        good, response = model.generate_until([Request(GENERATE, context, options=options) for context in ("good", "bad")])
     assert (good.text, good.error) == ("ab", None)
     check_recorded(mode, response, model.warnings())
 
@@ -95,13 +94,6 @@ def test_streams(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", hostile.TOKENS.values(), ids=hostile.TOKENS)
 def test_log_probabilities_of_completions(mode: Mode) -> None:
     check_generation(mode, options=WITH_LOGPROBS)
-
-
-def test_log_probabilities_of_chat_responses() -> None:
-    check_generation(
-        Mode(hostile.chat_with_logprobs(logprob=0.5), "above 0"), bad=(Message("user", "bad"),), options=WITH_LOGPROBS
-    )
-    check_generation(Mode(hostile.chat_with_logprobs(), text="yes"), bad=(Message("user", "bad"),), options=WITH_LOGPROBS)
 
 
 def check_scoring(mode: Mode, route: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mill.api.errors import CannotServe
 from mill.api.message import Message
+from mill.api.model import MillModel
 from mill.api.request import GENERATE, Request, generation_options
 from mill.api.response import Response
 from mill.api.task import RenderSettings
@@ -30,6 +31,12 @@ def chat(message: dict[str, Any], finish: str = "stop", **more: Any) -> dict[str
     return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], **more}
 
 
+def open_chat(server: FaultServer, stream: bool = False) -> MillModel:
+    model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true,stream={str(stream).lower()}]")
+    model.ready()
+    return model
+
+
 def respond(
     answer: Any, *, until: tuple[str, ...] = (), stream: bool = False, **request: Any
 ) -> tuple[Response, FaultServer]:
@@ -41,8 +48,7 @@ def respond(
         return answer(body) if callable(answer) else answer
 
     with FaultServer(serve) as server:
-        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true,stream={str(stream).lower()}]")
-        model.ready()
+        model = open_chat(server, stream)
         server.calls.clear()
         options = generation_options(max_gen_toks=64, until=until)
         (response,) = model.generate_until([Request(GENERATE, DIALOG, options=options, **request)])
@@ -54,8 +60,7 @@ def respond(
 def test_reasoning_beside_the_answer_is_stored_apart(field: str, stream: bool) -> None:
     if stream:
         pieces = ({field: "2 and "}, {field: "2"}, {"content": "4"})
-        lines = [json.dumps({"choices": [{"index": 0, "delta": piece}]}) for piece in pieces]
-        answer: Any = events(*lines, json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
+        answer: Any = events(*map(event, pieces), event({}, "stop"))
     else:
         usage = {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7}}
         answer = chat({"content": "4", field: "2 and 2"}, usage=usage)
@@ -120,8 +125,7 @@ def test_calls_in_the_text_are_read_where_the_server_leaves_out_the_tools() -> N
         return chat({"content": f"Let me see. {called}"}) if path == "/v1/chat/completions" else status(404)
 
     with FaultServer(answer) as server:
-        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
-        model.ready()
+        model = open_chat(server)
         request = Request(GENERATE, DIALOG, options=generation_options(), tools=(ADD,))
         model.check(request)
         (response,) = model.generate_until([request])
@@ -130,11 +134,13 @@ def test_calls_in_the_text_are_read_where_the_server_leaves_out_the_tools() -> N
     assert (response.text, [call.arguments for call in response.tool_calls]) == ("Let me see.", [{"a": 2, "b": 2}])
 
 
-def streamed(*parts: Any) -> Response:
-    """The response to a stream with each of these parts of calls in an event of its own."""
-    lines = [json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}) for part in parts]
-    end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
-    return respond(events(*lines, end), stream=True, tools=(ADD,))[0]
+def event(delta: dict[str, Any], finish: str | None = None) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+def streamed_calls(*parts: Any) -> Any:
+    """A stream with each of these parts of calls in an event of its own."""
+    return events(*(event({"tool_calls": [part]}) for part in parts), event({}, "tool_calls"))
 
 
 def part(arguments: str, index: Any = None, name: str | None = "add", **more: Any) -> dict[str, Any]:
@@ -155,28 +161,45 @@ def part(arguments: str, index: Any = None, name: str | None = "add", **more: An
     ],
 )
 def test_streamed_tool_calls_with_odd_indices_stay_apart(parts: list[dict[str, Any]]) -> None:
-    response = streamed(*parts)
+    response, _ = respond(streamed_calls(*parts), stream=True, tools=(ADD,))
     assert response.error is None
     assert [(call.name, call.arguments) for call in response.tool_calls] == [("add", {"a": 1}), ("add", {"a": 2})]
 
 
-@pytest.mark.parametrize("index", ["0", 1.5, True])
-def test_an_index_that_is_no_number_is_an_error(index: Any) -> None:
-    response = streamed(part("{}", index))
-    assert response.error is not None and "tool_calls[0].index: expected int" in response.error
+MALFORMED: dict[str, tuple[bool, Any, str]] = {
+    "an index that is a text": (True, streamed_calls(part("{}", "0")), "tool_calls[0].index: expected int"),
+    "an index with a fraction": (True, streamed_calls(part("{}", 1.5)), "tool_calls[0].index: expected int"),
+    "a stream that ends in a call": (
+        True,
+        events(event({"tool_calls": [part('{"a": 2, ', 0)]}), finish=False),
+        "no finish_reason",
+    ),
+    "no calls, streamed": (True, events(event({}, "tool_calls")), "the server's answer has no text"),
+    "no calls": (False, chat({"content": None}, "tool_calls"), "the server's answer has no text"),
+    "calls as a text": (False, chat({"content": "", "tool_calls": "add"}, "tool_calls"), "tool_calls: expected array"),
+    "a function as a text": (
+        False,
+        chat({"content": "", "tool_calls": [{"function": "add"}]}, "tool_calls"),
+        "tool_calls[0].function: expected object",
+    ),
+    "a name that is a number": (
+        False,
+        chat({"content": "", "tool_calls": [{"function": {"name": 3}}]}, "tool_calls"),
+        "tool_calls[0].function.name: expected str",
+    ),
+    "reasoning as a list": (False, chat({"content": "5", "reasoning_content": ["2"]}), "not a text"),
+    "reasoning as a list, streamed": (
+        True,
+        events(event({"content": "5", "reasoning_content": ["2"]}, "stop")),
+        "not a text",
+    ),
+}
 
 
-def test_a_stream_that_ends_in_the_middle_of_a_call_is_an_error() -> None:
-    part = {"index": 0, "id": "a", "function": {"name": "add", "arguments": '{"a": 2, '}}
-    line = json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]})
-    response, _ = respond(events(line, finish=False), stream=True, tools=(ADD,))
-    assert response.failed
-
-
-@pytest.mark.parametrize("calls", ["add", [3], [{"function": "add"}], [{"function": {"name": 3}}]])
-def test_tool_calls_of_another_shape_are_an_error(calls: Any) -> None:
-    response, _ = respond(chat({"content": "", "tool_calls": calls}, "tool_calls"), tools=(ADD,))
-    assert response.failed
+@pytest.mark.parametrize(("stream", "answer", "error"), MALFORMED.values(), ids=MALFORMED)
+def test_calls_and_reasoning_of_another_shape_are_an_error(stream: bool, answer: Any, error: str) -> None:
+    response, _ = respond(answer, stream=stream, tools=(ADD,))
+    assert response.error is not None and error in response.error
 
 
 def rendering(used: str) -> Any:
@@ -205,8 +228,7 @@ def test_what_changes_a_servers_prompt_is_sent_and_the_rest_is_refused(
 ) -> None:
     request = RenderSettings(**settings).served(Request(GENERATE, DIALOG, options=generation_options()))
     with FaultServer(rendering(used)) as server:
-        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
-        model.ready()
+        model = open_chat(server)
         if sent is None:
             with pytest.raises(CannotServe, match="change"):
                 model.check(request)
@@ -221,8 +243,7 @@ def test_a_server_that_does_not_show_its_prompts_gets_the_effort_with_a_warning(
     request = RenderSettings(reasoning_effort="high").served(Request(GENERATE, DIALOG, options=generation_options()))
     answer = lambda server, path, body: chat({"content": "4"}) if path == "/v1/chat/completions" else status(404)  # noqa: E731
     with FaultServer(answer) as server:
-        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
-        model.ready()
+        model = open_chat(server)
         model.check(request)
         model.generate_until([request])
         assert server.calls[-1][1]["reasoning_effort"] == "high"
@@ -236,29 +257,9 @@ def test_a_server_that_refuses_tools_is_refused_before_the_run() -> None:
         return status(400, '"auto" tool choice requires a parser') if "tools" in body else chat({"content": "4"})
 
     with FaultServer(answer) as server:
-        model = open_model(f"openai-compat[model=m,base_url={server.url},chat=true]")
-        model.ready()
+        model = open_chat(server)
         with pytest.raises(CannotServe, match=r"refuses tools.*auto"):
             model.check(Request(GENERATE, DIALOG, options=generation_options(), tools=(ADD,)))
-
-
-def event(delta: dict[str, Any], finish: str | None = None) -> str:
-    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_calls_that_did_not_come_are_an_error(stream: bool) -> None:
-    given = events(event({}, "tool_calls")) if stream else chat({"content": None}, "tool_calls")
-    response, _ = respond(given, stream=stream, tools=(ADD,))
-    assert response.error is not None and "the server's answer has no text" in response.error
-
-
-@pytest.mark.parametrize(("stream", "value"), [(False, ["2"]), (True, ["2"]), (False, {"text": "2"}), (False, 2)])
-def test_reasoning_that_is_no_text_is_an_error(stream: bool, value: Any) -> None:
-    message = {"content": "5", "reasoning_content": value}
-    given = events(event(message, "stop")) if stream else chat(message, "stop")
-    response, _ = respond(given, stream=stream)
-    assert response.error is not None and "not a text" in response.error
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -21,7 +21,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
 CANCEL_AGAIN_S = 0.5
-WAKE_S = 1.0  # the longest wait in which an interrupt may go unseen
+ENDS_S = 1.0  # how long a cancelled call is awaited at a time
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,6 @@ class Client:
     concurrency: int = 32
     steady: bool = False
     """Whether `concurrency` calls are in flight from the start, instead of as many as give the best throughput."""
-    verifies: bool = True
-    """Whether the server behind the address can be identified again after a connection failed."""
     streams: bool = False
     """Whether calls are streamed. Then each has a connection of its own, except on https://: llama-server closes one after a
     stream without a word, and the next call on it would fail and count as a retry."""
@@ -98,11 +96,12 @@ class Client:
     def probe(self, method: str, path: str, body: Any = None, timeout: float = PROBE_TIMEOUT_S) -> Reply:
         """One call without retries, for health checks and server metadata; its timeout is at most that of other calls."""
 
-        async def once() -> Reply:
+        async def once(emit: Callable[[Reply], None]) -> None:
             async with self._open():
-                return await self._once(method, path, body, min(timeout, self.timeout))
+                emit(await self._once(method, path, body, min(timeout, self.timeout)))
 
-        return run_to_end(once())
+        (reply,) = stream_results(once)
+        return reply
 
     async def post(self, path: str, body: Any, cap: int = BODY_CAP) -> Reply:
         return await self.guarded(lambda: self._once("POST", path, body, self.timeout, cap))
@@ -198,18 +197,9 @@ async def _as_failure(url: str, timeout: float) -> AsyncIterator[None]:
         raise Failure("cut", f"the connection to {url} was cut: {type(error).__name__}") from error
 
 
-def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, also where this thread has a running event loop, as in notebooks."""
-
-    async def start(emit: Callable[[T], None]) -> None:
-        emit(await coroutine)
-
-    (value,) = stream_results(start)
-    return value
-
-
 def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> Generator[T, None, None]:
-    """Run `start(emit)` on an event loop in another thread and yield the emitted values in order.
+    """Run `start(emit)` on an event loop in another thread and yield the emitted values in order. This thread may have a
+    running event loop, as in notebooks.
 
     An interrupt, an exception of the consumer or close() cancels the coroutine and waits until it has ended.
     """
@@ -233,7 +223,7 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
 
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name="mill-http", daemon=True).start()
     try:
-        while (result := _next(results)) is not ended:
+        while (result := results.get()) is not ended:
             yield result
         if errors:
             raise errors[0]
@@ -243,11 +233,4 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
                 loop, task = running.pop()
                 with contextlib.suppress(RuntimeError):  # it has ended by itself
                     loop.call_soon_threadsafe(task.cancel)
-            ended.wait(WAKE_S)
-
-
-def _next(results: queue.SimpleQueue[Any]) -> Any:
-    """The next of them. An interrupt in the instant before a wait does not end it, so that waits are short."""
-    while True:
-        with contextlib.suppress(queue.Empty):
-            return results.get(timeout=WAKE_S)
+            ended.wait(ENDS_S)

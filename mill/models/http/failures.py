@@ -9,7 +9,7 @@ import json
 import math
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 from mill.api.errors import DataError
@@ -20,6 +20,7 @@ from mill.support.validate import convert, parse_json
 
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _THROTTLED = {429, 503}
+_HINTS = {401: "check the API key", 403: "check the API key's rights", 404: "check the model name and the URL"}
 _NO_ERROR: tuple[Any, ...] = (None, False, "", 0, {}, [])
 
 
@@ -48,15 +49,6 @@ class Failure(Exception):
     def throttled(self) -> bool:
         """Whether the server limits the rate."""
         return self.status in _THROTTLED
-
-
-def http_failure(status: int, body: bytes, headers: Mapping[str, str]) -> Failure:
-    """A response with an error status, with the server's error message."""
-    hint = {401: "check the API key", 403: "check the API key's rights", 404: "check the model name and the URL"}
-    message = f"HTTP {status}: {error_message(body)}"
-    if status in hint:
-        message += f" ({hint[status]})"
-    return Failure("http", message, status=status, retry_after=parse_retry_after(headers.get("Retry-After")))
 
 
 def redirect_failure(status: int, target: str) -> Failure:
@@ -130,9 +122,12 @@ _LINE_END = re.compile(rb"\r?\n|\r(?=.)", re.DOTALL)  # a CR at the end of a chu
 
 
 async def refuse_status(answer: Any) -> None:
-    """Raise for every status but success."""
+    """Raise for every status but success, with the server's error message."""
     if answer.status >= 400:
-        raise http_failure(answer.status, await _read_error(answer), answer.headers)
+        hint = f" ({_HINTS[answer.status]})" if answer.status in _HINTS else ""
+        message = f"HTTP {answer.status}: {error_message(await _read_error(answer))}{hint}"
+        retry_after = parse_retry_after(answer.headers.get("Retry-After"))
+        raise Failure("http", message, status=answer.status, retry_after=retry_after)
     if answer.status >= 300:
         raise redirect_failure(answer.status, answer.headers.get("Location", ""))
 
@@ -152,13 +147,10 @@ def parsed(raw: bytes, what: str) -> Any:
 
 async def read_events(answer: Any) -> AsyncIterator[tuple[str, bytes]]:
     """The server-sent events of a body, each with its name (mostly empty). An event ends with an empty line and may have
-    several data lines; servers that omit the empty line send one event a line."""
+    several data lines."""
     name, data = "", list[bytes]()
     async for line in _lines(answer):
         if line.startswith(b"data:"):
-            if data and _is_whole(b"\n".join(data)):
-                yield name, b"\n".join(data)
-                data = []
             data.append(line[5:].strip())
         elif line.startswith(b"event:"):
             name = line[6:].strip().decode("utf-8", "replace")
@@ -168,17 +160,6 @@ async def read_events(answer: Any) -> AsyncIterator[tuple[str, bytes]]:
             name, data = "", []
     if data:
         yield name, b"\n".join(data)
-
-
-def _is_whole(data: bytes) -> bool:
-    """Whether data is a complete event, so that the next data line starts another."""
-    if data == b"[DONE]":
-        return True
-    try:
-        json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 async def _lines(answer: Any) -> AsyncIterator[bytes]:

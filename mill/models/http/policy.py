@@ -36,7 +36,7 @@ THROTTLED_ATTEMPTS = 24  # a busy server is retried for some minutes
 TIMEOUT_ATTEMPTS = 2  # a timeout has cost minutes already
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 20.0
 LONGEST_REFUSAL_S = 600.0  # that a server may ask for (429, 503)
-REPORTED_AFTER_S, REPORTED_EVERY_S = 10.0, 60.0  # of refusals: the shortest pause, and the time between two
+REPORTED_AFTER_S = 10.0  # the shortest pause after a refusal that is worth a warning
 FAILURES_IN_A_ROW = 16  # before the canary is sent
 RECHECK_PAUSES_S = (1.0, 4.0)  # between canary requests, before the server counts as broken
 LONG_CHECK_S = 30.0  # a check that takes this long is not repeated
@@ -87,7 +87,6 @@ class ServerPolicy:
         self._healthy_at = 0.0  # when the server was last known to be healthy
         self._held: deque[tuple[float, Request, Response]] = deque()  # failures since then
         self._no_room = False
-        self._reported = float("-inf")
 
     def open(self) -> None:
         """For a new event loop, to which locks belong."""
@@ -105,9 +104,11 @@ class ServerPolicy:
         pause, tries, first, calls = FIRST_PAUSE_S, Counter[int](), None, _calls.get() or Calls()
         while True:
             await self._limiter.enter()
-            ok, sent = False, time.perf_counter()
-            first = sent if first is None else first
+            ok = False
             try:
+                await self._limiter.until_open()
+                sent = time.perf_counter()
+                first = sent if first is None else first
                 reply = await send()
                 async with self._connection_check:  # the response may come from another server at the same address
                     self._raise_error()
@@ -137,7 +138,7 @@ class ServerPolicy:
 
     async def _connection_failed(self) -> None:
         """Verify the server, unless another call did so meanwhile."""
-        if self._server is None or not self._client.verifies:
+        if self._server is None:
             return
         verified = self._verified
         async with self._connection_check:
@@ -154,14 +155,12 @@ class ServerPolicy:
             raise self._error
 
     def _refused(self, failure: Failure, pause: float) -> None:
-        """A refusal before a pause of so many seconds. Long pauses are reported; too long ones are an error."""
+        """A refusal before a pause of so many seconds. Long pauses are a warning; too long ones are an error."""
         if pause > LONGEST_REFUSAL_S:
             why = f"the server asks to wait {pause:.0f} s, longer than {LONGEST_REFUSAL_S:.0f} s"
             raise Failure(failure.kind, f"{failure}; {why}", status=failure.status)
-        if pause >= REPORTED_AFTER_S and time.monotonic() >= self._reported + REPORTED_EVERY_S:
-            self._reported = time.monotonic()
-            address = self._client.name or self._client.base_url
-            warn(f"{address} refuses requests ({failure}): next retry in {pause:.0f} s")
+        if pause >= REPORTED_AFTER_S:
+            warn(f"{self._client.name or self._client.base_url} refuses requests for some time: {failure}")
 
     # Requests.
 
@@ -292,22 +291,17 @@ class ConcurrencyLimiter:
         self._changed = asyncio.Condition()
 
     async def enter(self) -> None:
+        """Wait until fewer calls than the limit are in flight."""
         async with self._changed:
-            while True:
-                wait = self._closed_until - self._now()
-                if wait <= 0 and self._busy < self.limit:
-                    break
-                if wait > 0:
-                    self._changed.release()
-                    try:
-                        await asyncio.sleep(wait)
-                    finally:
-                        await self._changed.acquire()
-                else:
-                    await self._changed.wait()
+            await self._changed.wait_for(lambda: self._busy < self.limit)
             self._busy += 1
             if self._window_start is None:
                 self._window_start = self._now()
+
+    async def until_open(self) -> None:
+        """Wait as long as the server has asked to send nothing."""
+        while (wait := self._closed_until - self._now()) > 0:
+            await asyncio.sleep(wait)
 
     async def leave(self, *, ok: bool) -> None:
         async with self._changed:

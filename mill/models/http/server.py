@@ -170,24 +170,20 @@ class ServerModel(MillModel):
 
     def verify(self) -> None:
         """Raise where the server is gone, or has another model than before; called in a separate thread."""
-        now = self._copy()
         try:
-            now._identify()
+            self._identify_again()
         except UnknownName as error:  # it may have to load the model first
             raise ServerGone(str(error)) from error
         except Failure as failure:
             if failure.unreachable:
                 raise ServerGone(str(failure)) from failure
-            return  # it is only overloaded
-        self._check_same(now)
+            # else it is only overloaded
 
-    def _copy(self) -> ServerModel:
-        """The same server with a new client, to identify it again."""
-        fresh = copy.copy(self)
-        fresh.client = replace(self.client, _session=None, _policy=None)
-        return fresh
-
-    def _check_same(self, now: ServerModel) -> None:
+    def _identify_again(self) -> None:
+        """Raise where the server cannot be identified now, or has another model than before."""
+        now = copy.copy(self)
+        now.client = replace(self.client, _session=None, _policy=None)
+        now._identify()
         if now.identity() != self.identity():
             raise ModelError(f"{self.base_url} came back with another model; the earlier responses stay recorded")
 
@@ -280,10 +276,8 @@ class ServerModel(MillModel):
         warn(f"{gone}; waiting for it to come back, {patience_s:.0f} s at most")
         deadline = time.monotonic() + patience_s
         while True:
-            now = self._copy()
             try:
-                now._identify()
-                return self._check_same(now)
+                return self._identify_again()
             except (Failure, UnknownName) as error:
                 if isinstance(error, UnknownName):
                     warn(f"{self.base_url} is back, but does not have the model yet: {error}")

@@ -185,7 +185,7 @@ INVALID_COUNTS = "the server's token counts are not valid and are left out"
 def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], begun: str = "") -> Response:
     """A completion or a chat completion, cut at its stop strings, without the text that the prompt began it with."""
     completion, choice = read_choice(reply.body)
-    finish, reasoning = read_finish(choice), read_reasoning(choice)
+    finish, reasoning = read_finish(choice), read_reasoning(choice.message)
     calls = read_tool_calls(choice, finish)
     text = _text_of(choice, finish, answered=bool(calls) or reasoning is not None).removeprefix(begun)
     prompt, output = read_counts(completion.usage, ("prompt_tokens", "completion_tokens"), warn)
@@ -216,10 +216,9 @@ def _text_of(choice: Choice, finish: str | None, *, answered: bool) -> str:
     return text
 
 
-def read_reasoning(choice: Choice) -> str | None:
+def read_reasoning(message: ChatMessage | None) -> str | None:
     """The reasoning that a server gives beside the answer, under one of two names; None where it gives none. vLLM gives an
     empty one, and no text, where the model ended at once."""
-    message = choice.message
     if message is None:
         return None
     reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
@@ -334,7 +333,8 @@ class StreamedAnswer:
             return False
         choice = first_choice(chunk.choices)
         self._finish = read_finish(choice) or self._finish
-        text, reasoning = _texts(choice)
+        message = choice.delta or choice.message or ChatMessage()
+        text, reasoning = choice.text or message.content or "", read_reasoning(message) or ""
         self._texts.append(text)
         self._reasoning.append(reasoning)
         called = self._feed_calls(choice)
@@ -366,11 +366,3 @@ class StreamedAnswer:
             ]
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
         return {"choices": [choice], "usage": self._usage, "model": self._model}
-
-
-def _texts(choice: Choice) -> tuple[str, str]:
-    message = choice.delta or choice.message or ChatMessage()
-    reasoning = message.reasoning_content or message.reasoning or ""
-    if not isinstance(reasoning, str):
-        raise Failure("garbage", f"the reasoning of the server's answer is {shown(reasoning, 40)}, not a text")
-    return choice.text or message.content or "", reasoning

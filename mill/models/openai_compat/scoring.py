@@ -205,14 +205,10 @@ def find_route(client: Client, model: str, wanted: str | None = None) -> Route |
         if wanted not in (None, route.name):
             continue
         try:
-            body = _probe(client, {"model": model, **route.body(PROBE)})
+            scored = read_scored(_probe(client, {"model": model, **route.body(PROBE)}), route, PROBE)
         except Failure as failure:
-            if failure.kind != "reported" and failure.status not in (400, 422, 501):
+            if failure.kind not in ("reported", "garbage") and failure.status not in (400, 422, 501):
                 raise
-            continue
-        try:
-            scored = read_scored(body, route, PROBE)
-        except Failure:
             continue
         if len(scored.logprobs) >= 3 and None not in scored.logprobs[1:]:
             return route

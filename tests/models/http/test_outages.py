@@ -17,9 +17,9 @@ from mill.api.response import Response
 from mill.models.http import policy
 from mill.models.http.server import ServerModel
 from mill.models.spec.open import open_model
-from tests.launching import ended, run, start_mill, toy
-from tests.outcomes import recorded, samples, scores
-from tests.servers import Fault, FaultServer, cut, free_port, stall, start_llama, status, wait_for
+from tests.launching import run, toy
+from tests.outcomes import recorded, samples
+from tests.servers import Fault, FaultServer, cut, free_port, stall, status
 from tests.waiting import DEADLINE_S, until
 
 
@@ -281,33 +281,3 @@ def test_a_server_that_never_succeeds_ends_the_stream() -> None:
         with pytest.raises(ModelBroken, match="failed on each of the first 8 requests: HTTP 400: no such thing"):
             send_prompts(server.url, 200)
         assert len(server.calls) < 40
-
-
-def test_a_killed_and_restarted_llama_server_completes_the_run(demo_weights: Path, tmp_path: Path) -> None:
-    """One command gives the same scores as without the restart."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-
-    def command(out: str) -> list[str]:
-        more = ["--limit", "24", "--gen_kwargs", "max_gen_toks=8"]
-        return toy(tmp_path / out, "toy_gen", *more, model=f"llama-cpp[base_url={url}]")
-
-    server = start_llama(demo_weights, port)
-    try:
-        wait_for(url, server.poll)
-        assert run(command("alone"))[0] == 0
-        running = start_mill(command("out"))
-        until(lambda: len(recorded(tmp_path / "out")) > 4, "fifth response")
-        server.kill()
-        server.wait()
-        assert running.poll() is None, "mill ended before the server was killed"
-        server = start_llama(demo_weights, port)
-        code, stderr = ended(running)
-    finally:
-        server.kill()
-        server.wait()
-    assert code == 0, stderr
-    texts = [
-        [row["responses"][0][0]["text"] for row in samples(tmp_path / out)["toy_gen.jsonl"]] for out in ("out", "alone")
-    ]
-    assert texts[0] == texts[1] and scores(tmp_path / "out") == scores(tmp_path / "alone")
