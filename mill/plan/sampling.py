@@ -76,15 +76,19 @@ def groups_of(selection: Selection) -> list[SampleGroup]:
     groups, taken = [], set[str]()
     for benchmark in selection.benchmarks:
         if benchmark.name not in inner:
-            members = tuple(name for name in _leaves(benchmark, known) if name not in taken)
+            members = tuple(name for name in leaf_tasks(benchmark, known) if name not in taken)
             taken.update(members)
             groups.append(SampleGroup(benchmark.name, members))
     return groups + [SampleGroup(task.name, (task.name,)) for task in selection.tasks if task.name not in taken]
 
 
-def _leaves(benchmark: Benchmark, known: Mapping[str, Benchmark]) -> list[str]:
-    found = [leaf for name in benchmark.tasks for leaf in (_leaves(known[name], known) if name in known else [name])]
-    return list(dict.fromkeys(found))
+def leaf_tasks(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
+    """The tasks of a benchmark, each once. One that contains itself, which cannot run, is one of its own tasks."""
+    found: dict[str, None] = {}
+    for name in benchmark.tasks:
+        inner = name in known and name not in within
+        found |= dict.fromkeys(leaf_tasks(known[name], known, (*within, name)) if inner else [name])
+    return list(found)
 
 
 def resolve_count(given: int | float | None, total: int) -> int:

@@ -159,7 +159,9 @@ def shown(value: Any) -> Any:
 
 def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
     """A sample that ran, or that is about to; `sent` are its `prompt_requests` as the model got them."""
-    return with_answers(without_answers(state), state, sent)
+    asked = without_answers(state)
+    responses = asked.responses if state.open_requests() else state.repeats()
+    return asked.updated(responses=responses, sent=sent[-1] if sent else "", prompts=list(sent) if len(sent) > 1 else [])
 
 
 def without_answers(state: SampleState) -> RunSample:
@@ -183,14 +185,9 @@ def without_answers(state: SampleState) -> RunSample:
         messages=[_messages(rounds[-1]) for rounds in state.rounds],
         tools=[tool.to_dict() for tool in state.first_request.tools],
         added_tools=[tool.to_dict() for tool in visible[-1].tools if tool not in state.first_request.tools],
-        media=media_entries(visible[-1].media),
+        media=[{"type": one.kind, "name": one.name, "digest": one.digest} for one in visible[-1].media],
         noted=frozenset([ROUNDS] if state.ended_at_limit() else []),
     )
-
-
-def with_answers(asked: RunSample, state: SampleState, sent: Sequence[str]) -> RunSample:
-    responses = asked.responses if state.open_requests() else state.repeats()
-    return asked.updated(responses=responses, sent=sent[-1] if sent else "", prompts=list(sent) if len(sent) > 1 else [])
 
 
 def prompt_requests(state: SampleState) -> list[Request]:
@@ -400,10 +397,6 @@ def read_samples(file: Path) -> list[RunSample]:
 
 MEDIA = "media"  # the folder of what has no file
 MOST_STORED = 1 << 28  # bytes of one run
-
-
-def media_entries(media: Iterable[Media]) -> list[dict[str, str]]:
-    return [{"type": one.kind, "name": one.name, "digest": one.digest} for one in media]
 
 
 def store_unnamed(folder: RunFolder, media: Iterable[Media]) -> None:

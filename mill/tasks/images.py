@@ -291,16 +291,11 @@ class ZeroShotImageNet(ZeroShotTask):
 
     @cached_property
     def labels(self) -> Labels:
-        return Labels(self.data.names, self.data.classes, _templates())
+        if importlib.util.find_spec("open_clip") is None:  # then no model needs them: other backends use their own template
+            return Labels(self.data.names, self.data.classes)
+        from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
 
-
-def _templates() -> tuple[str, ...]:
-    """Empty without open_clip: no installed model needs them then, and other backends use their own template."""
-    if importlib.util.find_spec("open_clip") is None:
-        return ()
-    from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
-
-    return tuple(make("{c}") for make in OPENAI_IMAGENET_TEMPLATES)
+        return Labels(self.data.names, self.data.classes, tuple(make("{c}") for make in OPENAI_IMAGENET_TEMPLATES))
 
 
 add_renderings("imagenet", IMAGENET, ZeroShotImageNet)

@@ -128,13 +128,8 @@ def test_an_infinite_improvement_is_no_measurement() -> None:
     "rule",
     [
         "flip_rate>2",
-        "flip_rate>1",
         "flip_rate>=0",
-        "flip_rate>-1",
-        "match_rate<=1",
-        "acc_drop>1",
         "kl_mean<0",
-        "ppl_ratio<0",
     ],
 )
 @pytest.mark.parametrize("option", ["fail_on", "require"])
@@ -172,13 +167,9 @@ def test_an_unknown_metric_is_refused() -> None:
     "text",
     [
         "flip_rate",
-        ">0.1",
         "flip_rate>x",
         "flip_rate==0.1",
-        "flip_rate>2%",
-        "flip_rate>1.2.3",
         "flip_rate>0.1@p>0.05",
-        "flip_rate>0.1 acc<1",
         "",
         " , ",
     ],

@@ -39,15 +39,10 @@ def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     ("fault", "rule"),
     [
         ("nan", "kl_max>5"),
-        ("nan", "kl_p99>5"),
-        ("nan", "ppl_ratio>50"),
-        ("nan", "top1_agreement<0.9"),
         ("inf", "kl_max>5"),
-        ("inf", "kl_p90>5"),
         ("inf", "ppl_ratio>50"),
         ("inf", "nonfinite_rate>0"),
         ("wrong logit", "kl_mean>0.01"),
-        ("wrong logit", "top1_agreement<0.99"),
     ],
 )
 def test_wrong_distributions(gated: Gate, fault: str, rule: str) -> None:

@@ -149,13 +149,6 @@ def test_clear_divergences_of_engines_without_log_probabilities_are_not_measured
     assert measure([TABLE[5]]).metrics["clear_divergence_rate"].value == 0.0  # no text diverges
 
 
-def test_where_the_baseline_ends_first_the_margin_is_of_the_other_engine() -> None:
-    top = ((1, -0.1), (2, -2.6))
-    longer = tuple(Token(n, "x", -0.1, top) for n in range(3))
-    pair = AnswerPair(answer("xx", tokens=longer[:2]), answer("xxx", tokens=longer))
-    assert pair.divergence is not None and pair.divergence.margin == pytest.approx(2.5)
-
-
 def test_a_margin_that_is_nan_is_no_near_tie() -> None:
     found = measure([diverging(1, math.nan), diverging(2, 0.05)])
     assert found.counts["near_ties"] == 1
@@ -211,10 +204,6 @@ def _t_of_two_documents(first: int, second: int) -> float:
     mean = 40 / (first + second)
     residuals = [10 - first * mean, 30 - second * mean]
     return float(mean / (math.hypot(*residuals) * math.sqrt(2) / (first + second)))
-
-
-def document(score: float) -> Answer:
-    return answer(scores=(score,), units=50.0, form=DOCUMENT)
 
 
 def test_a_document_that_failed_makes_the_ratio_nan() -> None:

@@ -64,12 +64,6 @@ def test_stress_catches_caches_that_mix_under_load(tiny_model: Path, tmp_path: P
     assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path / "bad") == BROKEN
 
 
-def test_load_alone_shows_the_mixed_cache(tiny_model: Path, tmp_path: Path) -> None:
-    """With one request at a time the fault has no effect, so the load alone shows it."""
-    command = ["stress", "--concurrency", "1", "--fail-on", "match_rate<1"]
-    assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
-
-
 def test_determinism_catches_a_sampler_that_ignores_temperature_0(tiny_model: Path, tmp_path: Path) -> None:
     command = ["determinism", "--runs", "4", "--fail-on", "identical_rate<1"]
     assert checked(command, Engine(tiny_model), tmp_path / "good") == 0

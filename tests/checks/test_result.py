@@ -95,7 +95,6 @@ GOOD = {"version": 2, "command": "compare", "tasks": ["t"], "variants": []}
 @pytest.mark.parametrize(
     "data",
     [
-        "{",
         "[]",
         {"version": 2},
         {**GOOD, "variants": [5]},
@@ -119,7 +118,6 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     ("path", "value", "field"),
     [
         (["variants", 0, "rows", 0, "severity"], "odd", "rows[0] is not valid: severity: invalid enum value 'odd'"),
-        (["variants", 0, "rows", 0, "texts"], ["only one"], "rows[0] is not valid: texts:"),
         (["variants", 0, "metrics", "kl_mean", "value"], "soon", "variants[0].metrics[...].value:"),
         (["variants", 0, "counts"], None, "variants[0].counts: expected object, got null"),
         (
@@ -128,7 +126,6 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
             "variants[0].groups is not valid: [0].match_rate:",
         ),
         (["variants", 0, "rows", 0, "divergence", "token"], 0, "rows[0] is not valid: divergence.token:"),
-        (["command"], "shell\nlines", "command: expected str matching"),
         (["variants", 0, "series"], {"kl": ["x"]}, "variants[0].series is not valid: kl[0]:"),
     ],
 )

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,6 @@ from mill.api.errors import RunError
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.cli.main import run as mill
-from mill.runs import evaluate
 from mill.store.record import Record
 from tests.outcomes import assert_same_end, recorded, sessions
 from tests.runs.faults import (
@@ -33,7 +31,6 @@ from tests.runs.faults import (
     stderr_of,
     until_first_response,
 )
-from tests.waiting import until
 
 DAY_S = 86400
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -117,25 +114,6 @@ def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | No
     assert run.wait(PATIENCE_S) == 143
 
 
-def test_a_disk_that_fills_up_while_answers_come(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
-    log, hold = tmp_path / "log", tmp_path / "hold"
-    hold.write_text("22")
-    run = start(disk.out, log, env={"TOY_HOLD": str(hold)})
-    until_first_response(run, log, answers=22)
-    disk.fill()
-    hold.write_text("1000")
-    assert run.wait(PATIENCE_S) == 1
-    assert_one_line(stderr_of(log), "cannot write", "No space left on device")
-    assert len(recorded(disk.out)) >= 16, "what was answered before is kept"
-    again = tmp_path / "again"
-    assert start(disk.out, again).wait(PATIENCE_S) == 1
-    assert_one_line(stderr_of(again), "cannot write", "No space left on device")
-    disk.clear()
-    resume(disk.out, log)
-    assert_same_end(disk.out, undisturbed)
-    assert not leftovers(disk.out)
-
-
 def test_a_disk_that_is_full_at_every_possible_moment(
     undisturbed: Path, toy_here: Path, disk: Disk, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,34 +133,6 @@ def test_a_disk_that_is_full_at_every_possible_moment(
         lacked |= {place for place in ("sessions", "manifest.json", "samples") if place in text}
         amounts.add(len(recorded(disk.out)))
     assert lacked >= {"sessions", "samples"} and len(amounts) > 3, "the disk was not full in the middle of the work"
-    assert_same_end(disk.out, undisturbed)
-    assert not leftovers(disk.out)
-
-
-@pytest.mark.parametrize("function, place", [("write_results", "sessions"), ("write_samples", "samples")])
-def test_a_disk_that_is_full_when_scores_are_written(
-    undisturbed: Path,
-    toy_here: Path,
-    disk: Disk,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    function: str,
-    place: str,
-) -> None:
-    write = getattr(evaluate, function)
-
-    def write_late(*given: Any) -> Any:
-        if len(recorded(disk.out)) == len(recorded(undisturbed)):
-            disk.fill()
-        return write(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(evaluate, function, write_late)
-        assert mill(arguments(disk.out, TASKS, "--quiet")) == 1
-    assert_one_line(capsys.readouterr().err, "cannot write", f"/{place}/", "No space left on device")
-    disk.clear()
-    resume(disk.out, toy_here)
-    assert not computed(toy_here)
     assert_same_end(disk.out, undisturbed)
     assert not leftovers(disk.out)
 
@@ -225,46 +175,6 @@ def test_a_clock_that_jumps_between_runs(undisturbed: Path, tmp_path: Path, cloc
     assert_same_end(out, undisturbed)
     assert [entry["ended"] for entry in sessions(out)] == ["interrupted"] * 2 + ["finished"]
     assert len({entry["started"][:4] for entry in sessions(out)}) > 1, "the clock was not changed"
-
-
-def test_a_clock_that_jumps_back_does_not_give_the_turn_to_two(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
-    """Who starts later then has the earlier name."""
-    out, first, second, hold = tmp_path / "out", tmp_path / "first", tmp_path / "second", tmp_path / "hold"
-    hold.write_text("9")
-    runs = [start(out, first, env={**with_clock(clock), "TOY_HOLD": str(hold)})]
-    until_first_response(runs[0], first, answers=9)
-    clock.write_text(str(-DAY_S))
-    runs.append(start(out, second, env=with_clock(clock)))
-    until(lambda: "waiting for it to end" in stderr_of(second), "notice of the second run")
-    hold.write_text("1000")
-    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0]
-    assert not computed(second)
-    assert_same_end(out, undisturbed)
-
-
-@pytest.fixture(scope="module")
-def three_sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run whose answers lie in three files."""
-    folder = tmp_path_factory.mktemp("three")
-    for _ in range(2):
-        interrupted(folder / "out", folder / "log", after=20)
-    resume(folder / "out", folder / "log")
-    return folder / "out"
-
-
-@pytest.mark.parametrize("which, cut", [(0, 1), (1, 60)])
-def test_a_torn_record_in_any_of_several_files(
-    undisturbed: Path, three_sessions: Path, tmp_path: Path, which: int, cut: int
-) -> None:
-    """The last line of one of the files, torn at its end or in its middle."""
-    out, log = Path(shutil.copytree(three_sessions, tmp_path / "out")), tmp_path / "log"
-    assert_same_end(out, undisturbed)
-    files = sorted(out.glob("*/*/record/*.jsonl"))
-    assert len(files) == 3
-    files[which].write_bytes(files[which].read_bytes()[:-cut])
-    resume(out, log)
-    assert len(computed(log)) == 1
-    assert_same_end(out, undisturbed)
 
 
 def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Path, tmp_path: Path) -> None:

@@ -59,14 +59,9 @@ def test_bash_runs_a_command_apart() -> None:
         ("yes", "TimeoutError: it took more than 2 s; it printed: y"),
         ("head -c 10000000 /dev/zero | tr '\\0' x", "x" * 2**16),
         ("echo x > /usr/planted", "RuntimeError: RuntimeError: exit code 1; it printed: .*Read-only file system"),
-        ("ln -s /etc/shadow link; cat link", "RuntimeError: .*No such file"),
         ("exec 3<>/dev/tcp/127.0.0.1/{port}", "RuntimeError: .*Connection refused"),
         ("kill -9 $PPID", "RuntimeError: ended early with SIGKILL"),
-        ("cat", r"\(it printed nothing\)"),
         ("echo a\x00b", "RuntimeError: ValueError: embedded null byte"),
-        ("echo \ud800", "RuntimeError: UnicodeEncodeError"),
-        (f"echo {'x' * 200_000}", "RuntimeError: .*Argument list too long"),
-        ("printf '\\377'", "\ufffd"),
     ],
 )
 def test_a_hostile_command_gives_a_text(command: str, found: str) -> None:

@@ -61,10 +61,3 @@ def test_prompts_do_not_depend_on_order_or_limit(piqa: Piqa) -> None:
     full = contexts(piqa, samples)
     assert contexts(Piqa("piqa"), samples[::-1]) == full
     assert contexts(Piqa("piqa"), samples[5:6]) == {"5": full["5"]}
-
-
-def test_a_prompt_has_its_question_once_and_the_count_of_examples(piqa: Piqa) -> None:
-    for sample_id, context in contexts(piqa, list(piqa.samples())).items():
-        assert context.count(f"Question: goal {sample_id}\n") == 1
-        assert context.count("Question: ") == 4
-        assert context.endswith(f"Question: goal {sample_id}\nAnswer:")
