@@ -65,11 +65,10 @@ def test_a_drop_is_decided_on_the_same_random_samples_of_both(decided: Check) ->
     assert variant.verdict.startswith("acc_drop>0.02 is true: acc_drop is at least 0.0")
 
 
-@pytest.mark.parametrize("claim", ["acc_drop>0.02", "acc_drop<0.02"])
-def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str) -> None:
+def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both fail on half of the samples, on which the drop may be anything from -1 to 1."""
     monkeypatch.setenv("EXAM_FAILS", "2")
-    (variant,) = compared(tmp_path, claim).variants
+    (variant,) = compared(tmp_path, "acc_drop>0.02").variants
     decision, interval = variant.decision, variant.metrics["acc_drop"]
     assert decision is not None and decision.outcome == "undecided"
     assert decision.failed == pytest.approx(decision.n / 2, rel=0.2)

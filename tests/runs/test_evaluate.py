@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from mill.api.registry import models, tasks
+from mill.api.response import Response
 from mill.api.task import RenderSettings
 from mill.cli.main import run as main
 from mill.runs.rescore import score_again
 from mill.score.run_scores import Outcome
 from mill.store.folder import RunFolder
-from mill.store.record import Record
 from mill.tasks.load import load_files, select
 from tests.plans import prepare
 
@@ -111,9 +111,6 @@ def test_sampled_answers_are_kept_for_their_run_but_never_shared(evaluate: Evalu
 def test_empty_answers_are_recorded_but_never_served_to_another_run(
     evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mill.api.registry import models
-    from mill.api.response import Response
-
     evaluate(limit=1)
     cls = models.get("toy")
     monkeypatch.setattr(cls, "_generate_batch", lambda self, batch, options: [Response(text=" ") for _ in batch])
@@ -164,8 +161,6 @@ def test_failed_samples_are_counted_have_no_score_and_are_tried_again(
 
 
 def test_a_run_is_scored_again_without_the_model(evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mill.api.registry import models, tasks
-
     outcome = evaluate("toy_all,toy_dialog", limit=8)
     models._entries.pop("toy")
     same = score_again(outcome.folder)
@@ -180,8 +175,6 @@ def test_a_run_is_scored_again_without_the_model(evaluate: Evaluate, log: Path, 
 def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
     evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from mill.api.registry import models
-
     cls = models.get("toy")
     real = cls._generate_batch
     seen: list[Any] = []
@@ -206,28 +199,6 @@ def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
     assert computed(log) == 4
 
 
-def test_a_second_interrupt_does_not_lose_the_session(
-    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from mill.api.registry import models
-
-    close = Record.close
-
-    def interrupted(*_: Any) -> Any:
-        signal.raise_signal(signal.SIGINT)
-
-    def slow(record: Record) -> None:
-        signal.raise_signal(signal.SIGINT)
-        close(record)
-
-    monkeypatch.setattr(models.get("toy"), "_generate_batch", interrupted)
-    monkeypatch.setattr(Record, "close", slow)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(limit=4)
-    (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
-    assert [session["ended"] for session in json.loads(manifest.read_text())["sessions"]] == ["interrupted"]
-
-
 def test_the_manifest_has_what_was_run(evaluate: Evaluate) -> None:
     outcome = evaluate(limit=2, seed=7)
     manifest = outcome.folder.read("manifest.json")
@@ -250,8 +221,6 @@ def test_the_manifest_has_what_was_run(evaluate: Evaluate) -> None:
 def test_a_value_that_is_no_number_is_a_failed_sample(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, score: dict[str, Any], error: str
 ) -> None:
-    from mill.api.registry import tasks
-
     monkeypatch.setattr(tasks.get("toy_gen"), "score", lambda self, sample, responses: score)
     outcome = evaluate(limit=1)
     assert outcome.tasks[0].failures == [{"id": "0", "error": error}]

@@ -1,12 +1,11 @@
-"""Full disks, clock jumps, killed drivers: reported in one line, and resumed to the end of an undisturbed run."""
+"""Full disks and killed drivers: reported in one line, and resumed to the end of an undisturbed run."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.cli.main import run as mill
 from mill.store.record import Record
-from tests.outcomes import assert_same_end, recorded, sessions
+from tests.outcomes import assert_same_end, recorded
 from tests.runs.faults import (
     PATIENCE_S,
     TASKS,
@@ -32,7 +31,6 @@ from tests.runs.faults import (
     until_first_response,
 )
 
-DAY_S = 86400
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -74,44 +72,10 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-@pytest.fixture
-def clock(tmp_path: Path) -> Path:
-    """A file with the seconds by which the clocks of runs are wrong; `with_clock` has runs look at it all the time."""
-    file = tmp_path / "clock"
-    file.write_text("0")
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(
-        "import time\n"
-        "real, local, utc, format = time.time, time.localtime, time.gmtime, time.strftime\n"
-        "def now():\n"
-        f"    with open({str(file)!r}) as handle:\n"
-        "        return real() + float(handle.read() or 0)\n"
-        "time.time = now\n"
-        "time.time_ns = lambda: int(now() * 1e9)\n"
-        "time.localtime = lambda at=None: local(now() if at is None else at)\n"
-        "time.gmtime = lambda at=None: utc(now() if at is None else at)\n"
-        "time.strftime = lambda how, at=None: format(how, time.localtime() if at is None else at)\n"
-    )
-    return file
-
-
-def with_clock(clock: Path) -> dict[str, str]:
-    return {"PYTHONPATH": f"{clock.parent / 'site'}{os.pathsep}{TOY.parent.parent}"}
-
-
 def assert_one_line(text: str, *parts: str) -> None:
     lines = [line for line in text.splitlines() if line.startswith("mill")]
     assert len(lines) == 1 and all(part in lines[0] for part in parts), text
     assert "Traceback" not in text and "unexpected" not in text
-
-
-def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | None = None) -> None:
-    """A session that is ended by its scheduler after so many more answers."""
-    log.write_text("")
-    run = start(out, log, env={**(env or {}), "TOY_HOLD": str(after)})
-    until_first_response(run, log, answers=after)
-    run.send_signal(signal.SIGTERM)
-    assert run.wait(PATIENCE_S) == 143
 
 
 def test_a_disk_that_is_full_at_every_possible_moment(
@@ -151,7 +115,9 @@ def test_an_answer_for_a_part_of_which_there_is_room_is_reported_as_lost(disk: D
 
 def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
     log, refused = tmp_path / "log", tmp_path / "refused"
-    interrupted(disk.out, log, after=20)
+    run = start(disk.out, log, env={"TOY_HOLD": "20"})
+    until_first_response(run, log, answers=20)
+    kill(run)
     disk.remount("ro")
     for out in (disk.out, disk.path / "new"):
         refused.with_name("refused.err").unlink(missing_ok=True)
@@ -161,20 +127,6 @@ def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, d
     disk.remount("rw")
     resume(disk.out, log)
     assert_same_end(disk.out, undisturbed)
-
-
-def test_a_clock_that_jumps_between_runs(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    for jump in (0, -400 * DAY_S):
-        clock.write_text(str(jump))
-        known = recorded(out)
-        interrupted(out, log, after=20, env=with_clock(clock))
-        assert not set(computed(log)) & set(known)
-    clock.write_text(str(-3 * DAY_S))
-    resume(out, log, env=with_clock(clock))
-    assert_same_end(out, undisturbed)
-    assert [entry["ended"] for entry in sessions(out)] == ["interrupted"] * 2 + ["finished"]
-    assert len({entry["started"][:4] for entry in sessions(out)}) > 1, "the clock was not changed"
 
 
 def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Path, tmp_path: Path) -> None:

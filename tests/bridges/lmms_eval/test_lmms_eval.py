@@ -140,11 +140,6 @@ def results_of(folder: Path, task: str) -> dict[str, Any]:
 
 
 def samples_of(folder: Path) -> list[dict[str, Any]]:
-    file = next(folder.rglob("samples/*.jsonl"))
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def all_samples(folder: Path) -> list[dict[str, Any]]:
     lines = [line for file in folder.rglob("samples/*.jsonl") for line in file.read_text(encoding="utf-8").splitlines()]
     return list(map(json.loads, lines))
 
@@ -254,7 +249,7 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
     out = tmp_path / "out"
     status, _, err = mill("eval", str(tiny_model), "lmms-eval:mmlu_stem", "--n_shots", "2", "--output_dir", str(out))
     assert status == 0, err
-    samples = {(sample["task"].removeprefix("lmms-eval:"), int(sample["id"])): sample for sample in all_samples(out)}
+    samples = {(sample["task"].removeprefix("lmms-eval:"), int(sample["id"])): sample for sample in samples_of(out)}
 
     def answer(task: str, doc: int, at: int, prompt: str) -> tuple[float, bool]:
         sample = samples[task, doc]
@@ -364,7 +359,7 @@ def test_videos_are_files_where_lmms_eval_stores_them(
             container.mux(stream.encode())
     status, _, err = mill(*command)
     assert status == 0, err
-    samples = {(sample["task"], sample["id"]): sample for sample in all_samples(tmp_path / "out")}
+    samples = {(sample["task"], sample["id"]): sample for sample in samples_of(tmp_path / "out")}
     assert samples[names[0], "0"]["unrendered"].startswith(
         "<user> <video>what is it ?\nA. cat\nB. dog\nC. ship\nAnswer with"
     )
