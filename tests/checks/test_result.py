@@ -23,17 +23,8 @@ def made(label: str = "b") -> Check:
         "kl_max": Estimate(math.inf, None, None, None, 9),
         "ppl_ratio": Estimate(math.nan, math.nan, -math.inf, math.inf, 9),
     }
-    variant = Variant(
-        label,
-        "a model",
-        "hf",
-        "run",
-        10,
-        metrics,
-        {"ppl_ratio": math.nan, "acc_drop": 0.25},
-        {"samples": 3},
-        warnings=["\u00e9"],
-    )
+    p_values = {"ppl_ratio": math.nan, "acc_drop": 0.25}
+    variant = Variant(label, "a model", "hf", "run", 10, metrics, p_values, {"samples": 3}, warnings=["\u00e9"])
     pair = AnswerPair(Answer("t", "1", "c", "p", None, "a\x00\ud800"), Answer("t", "1", "c", "p", None, "b"))
     variant.rows = [{**row_of(pair, None), "kl": {"mean": math.nan}}]
     return Check("compare", ["t"], [variant], "a", {"limit": None}, ["a warning"])

@@ -16,7 +16,6 @@ from mill.api.task import RenderSettings
 from mill.cli.main import run as main
 from mill.runs.rescore import score_again
 from mill.score.run_scores import Outcome
-from mill.store.folder import RunFolder
 from mill.tasks.load import load_files, select
 from tests.plans import prepare
 
@@ -170,33 +169,6 @@ def test_a_run_is_scored_again_without_the_model(evaluate: Evaluate, log: Path, 
     changed = score_again(outcome.folder)
     assert changed.tasks[0].metrics["exact_match"].value == 1.0
     assert results(outcome)["tasks"]["toy_gen"]["metrics"]["exact_match"]["value"] == 1.0
-
-
-def test_an_interrupted_run_can_be_scored_and_counts_what_is_missing(
-    evaluate: Evaluate, log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    cls = models.get("toy")
-    real = cls._generate_batch
-    seen: list[Any] = []
-
-    def interrupted(self: Any, batch: Any, options: Any) -> Any:
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        seen.append(batch)
-        return real(self, batch, options)
-
-    monkeypatch.setattr(cls, "_generate_batch", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(limit=12)
-    (manifest,) = (tmp_path / "out").glob("*/*/manifest.json")
-    outcome = score_again(RunFolder(manifest.parent))
-    assert json.loads(manifest.read_text())["sessions"][0]["ended"] == "interrupted"
-    assert (outcome.tasks[0].n, outcome.tasks[0].errors) == (12, 4)
-    assert outcome.tasks[0].failures[0]["error"] == "not answered"
-    monkeypatch.undo()
-    monkeypatch.setenv("TOY_LOG", str(log))
-    evaluate(limit=12)
-    assert computed(log) == 4
 
 
 def test_the_manifest_has_what_was_run(evaluate: Evaluate) -> None:

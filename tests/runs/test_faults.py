@@ -129,23 +129,6 @@ def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, d
     assert_same_end(disk.out, undisturbed)
 
 
-def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Path, tmp_path: Path) -> None:
-    """Also while it plans, and while it writes samples and results, where a killed run spends little time."""
-    out, log, delay = tmp_path / "out", tmp_path / "log", 0.2
-    while True:
-        known = recorded(out)
-        log.write_text("")
-        run = start(out, log)
-        try:
-            assert run.wait(delay) == 0, stderr_of(log)
-            break
-        except subprocess.TimeoutExpired:
-            kill(run)
-        assert not set(computed(log)) & set(known), "a recorded answer was computed again"
-        delay += 0.2
-    assert_same_end(out, undisturbed)
-
-
 def test_a_run_killed_in_its_first_session_can_be_listed_and_scored(
     toy_here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

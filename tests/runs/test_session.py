@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -24,14 +22,11 @@ from hypothesis import strategies as st
 from mill.api.budget import TokenUsage
 from mill.api.errors import RunError
 from mill.api.task import RenderSettings
-from mill.runs import evaluate
 from mill.runs.evaluate import Plan
-from mill.score.results import write_results
 from mill.store import session
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.schema import Entry
 from mill.store.session import TOP, SessionFile, SessionWatcher, merged, read_sessions, spent_so_far
-from mill.support.files import write_json
 from mill.tasks.load import select
 from tests.outcomes import assert_same_end, recorded, sessions
 from tests.plans import prepare
@@ -44,8 +39,6 @@ from tests.runs.faults import (
     stderr_of,
     until,
 )
-
-PROCESSES, ENTRIES = 4, 12
 
 
 @pytest.fixture
@@ -200,37 +193,6 @@ def test_a_session_that_fails_before_it_leaves_anything_leaves_no_file(folder: R
     assert read_sessions(folder) == {}
 
 
-@pytest.mark.parametrize("clock", [1, -1])
-def test_never_two_at_work_at_once(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
-    """Also where who comes later has the earlier name: within a second that is up to chance, and csession differ."""
-    names, dice = itertools.count(5000, clock), itertools.cycle([0.0, 0.012, 0.004, 0.02])
-    inside: list[int] = []
-    most: list[int] = []
-
-    def slowly(file: Path, entry: Any, **how: Any) -> None:
-        time.sleep(0.01)  # as over a network
-        write_json(file, entry, **how)
-
-    def take(number: int, delay: float) -> None:
-        time.sleep(delay)
-        with at_work(folder, "t"):
-            inside.append(number)
-            most.append(len(inside))
-            time.sleep(0.02)
-            inside.remove(number)
-
-    monkeypatch.setattr(session, "unique_name", lambda: f"{next(names)}{NAMED}")
-    monkeypatch.setattr(session, "write_json", slowly)
-    for _ in range(5):
-        threads = [threading.Thread(target=take, args=(number, next(dice))) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-    assert len(most) == 15
-    assert max(most) == 1
-
-
 @pytest.fixture
 def ready(toy_here: Path, tmp_path: Path) -> Callable[..., Plan]:
     """Prepare a run of the toy model in this process."""
@@ -251,36 +213,6 @@ def test_answers_that_came_between_planning_and_the_turn_are_not_computed_again(
     assert len(computed(toy_here)) == N
 
 
-@pytest.mark.parametrize("moment", ["before its results", "before its samples"])
-def test_a_limited_run_does_not_write_over_a_full_one_that_ends_with_it(
-    ready: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
-    here, full = threading.current_thread(), threading.Thread(target=lambda: ready().execute(quiet=True))
-
-    def meanwhile(when: str) -> None:
-        if threading.current_thread() is here and when == moment:
-            full.start()
-            full.join(0.3)
-
-    def said(own: SessionFile, *given: Any) -> None:
-        if given[0] == RESULTS:
-            meanwhile("before its results")
-        publish(own, *given)
-
-    def written(*given: Any) -> set[str]:
-        found = write_results(*given)
-        meanwhile("before its samples")
-        return found
-
-    publish = SessionFile.publish
-    monkeypatch.setattr(SessionFile, "publish", said)
-    monkeypatch.setattr(evaluate, "write_results", written)
-    folder = ready(limit=10).execute(quiet=True).folder
-    full.join(PATIENCE_S)
-    assert folder.read(RESULTS)["tasks"]["toy_gen"]["n"] == N
-    assert len(folder.samples_file("toy_gen").read_bytes().split(b"\n")[:-1]) == N
-
-
 # Entries of manifest.json and results.json.
 
 
@@ -299,42 +231,6 @@ def view_again(folder: RunFolder) -> dict[str, Any]:
     with SessionFile(folder) as own:
         own.publish(RESULTS, {})
     return folder.read(RESULTS)
-
-
-def publish_many(path: str, number: int, gate: Any) -> None:
-    """One process: entries of its own, one that all of them change, and sessions; each published by itself."""
-    own = SessionFile(RunFolder(Path(path)))
-    gate.wait()
-    for entry in range(ENTRIES):
-        name = f"{number}-{entry}"
-        one = Entry({"n": entry}, weight=entry)
-        own.publish(RESULTS, {"tasks": {name: one, "all": one}})
-        listed = {"id": name, "order": entry}
-        own.publish(MANIFEST, {"sessions": {name: Entry(listed)}, TOP: {f"top-{name}": Entry(name)}})
-
-
-def check_nothing_is_lost(folder: RunFolder) -> None:
-    names = {f"{number}-{entry}" for number in range(PROCESSES) for entry in range(ENTRIES)}
-    tasks, manifest = folder.read(RESULTS)["tasks"], folder.read(MANIFEST)
-    assert set(tasks) == {*names, "all"}
-    assert all(tasks[name] == {"n": int(name.partition("-")[2])} for name in names)
-    assert [(entry["order"], entry["id"]) for entry in manifest["sessions"]] == sorted(
-        (int(n.split("-")[1]), n) for n in names
-    )
-    assert {name: manifest[f"top-{name}"] for name in names} == {name: name for name in names}
-    assert not [file for file in folder.path.rglob(".*") if file.is_file()]
-
-
-def test_processes_that_publish_at_once_lose_nothing(folder: RunFolder) -> None:
-    context = multiprocessing.get_context("spawn")
-    gate = context.Barrier(PROCESSES)
-    processes = [context.Process(target=publish_many, args=(str(folder.path), number, gate)) for number in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * PROCESSES
-    check_nothing_is_lost(folder)
 
 
 def test_an_entry_that_comes_while_the_file_is_written_is_in_it(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

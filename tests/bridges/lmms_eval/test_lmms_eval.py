@@ -68,17 +68,12 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]], **features: Any) -> N
     datasets.Dataset.from_list([*rows], features=datasets.Features({**text, **features})).to_parquet(str(file))
 
 
-def write_docvqa(data: Path, answers: Sequence[str] = ()) -> None:
+def write_docvqa(data: Path, answers: Sequence[str] = ("cat",) * 8) -> None:
     import datasets
 
     rows = [
-        {
-            "questionId": str(n),
-            "question": f"what is in picture {n} ?",
-            "image": picture(n),
-            "answers": [answers[n] if answers else "cat"],
-        }
-        for n in range(8)
+        {"questionId": str(n), "question": f"what is in picture {n} ?", "image": picture(n), "answers": [answer]}
+        for n, answer in enumerate(answers)
     ]
     features = {"image": datasets.Image(), "answers": [datasets.Value("string")]}
     write_rows(data / "lmms-lab-encoder" / "DocVQA" / "DocVQA" / "validation.parquet", rows, **features)
@@ -87,50 +82,30 @@ def write_docvqa(data: Path, answers: Sequence[str] = ()) -> None:
 def write_seedbench(data: Path) -> None:
     import datasets
 
-    rows = [
-        {
-            "question_id": str(n),
-            "question": f"what is in picture {n} ?",
-            "image": [picture(n), picture(n + 50)],
-            **{f"choice_{letter}": WORDS[(n + at) % 4] for at, letter in enumerate("abcd")},
-            "answer": "C",
-            "data_type": "image",
-        }
-        for n in range(12)
-    ]
+    rows = []
+    for n in range(12):
+        choices = {f"choice_{letter}": WORDS[(n + at) % 4] for at, letter in enumerate("abcd")}
+        row = {"question_id": str(n), "question": f"what is in picture {n} ?", "answer": "C", "data_type": "image"}
+        rows.append({**row, **choices, "image": [picture(n), picture(n + 50)]})
     write_rows(data / "lmms-lab-encoder" / "SEED-Bench" / "test.parquet", rows, image=[datasets.Image()])
 
 
 def write_mme(data: Path) -> None:
     import datasets
 
-    rows = [
-        {
-            "question_id": f"q{n}",
-            "image": picture(n),
-            "question": f"is there a cat in picture {n} ? Please answer yes or no.",
-            "answer": answer,
-            "category": CATEGORIES[n % 3],
-        }
-        for n in range(6)
-        for answer in ("Yes", "No")
-    ]
+    rows = []
+    for n in range(6):
+        question = f"is there a cat in picture {n} ? Please answer yes or no."
+        row = {"question_id": f"q{n}", "image": picture(n), "question": question, "category": CATEGORIES[n % 3]}
+        rows += [{**row, "answer": answer} for answer in ("Yes", "No")]
     write_rows(data / "lmms-lab-encoder" / "MME" / "test.parquet", rows, image=datasets.Image())
 
 
 def write_mmvet(data: Path) -> None:
     import datasets
 
-    rows = [
-        {
-            "question_id": f"v{n}",
-            "image": picture(n),
-            "question": f"what is in picture {n} ?",
-            "answer": "cat",
-            "capability": "rec",
-        }
-        for n in range(4)
-    ]
+    same = {"answer": "cat", "capability": "rec"}
+    rows = [{"question_id": f"v{n}", "image": picture(n), "question": f"what is in picture {n} ?", **same} for n in range(4)]
     write_rows(data / "lmms-lab-encoder" / "MMVet" / "test.parquet", rows, image=datasets.Image())
 
 
