@@ -55,7 +55,8 @@ class SampleChoice:
     def data(self, task: Task, samples: Sequence[Sample], seed: int) -> SampledData | None:
         """What the results of a task say about its samples; None for all of them."""
         if self.decide is not None or self.precision is not None or self.sample is not None:
-            return SampledData("random" if self.decide is None else "sequential", seed, _counts(task, samples))
+            sizes = {category: len(indices) for category, indices in _by_category(task, samples).items()}
+            return SampledData("random" if self.decide is None else "sequential", seed, sizes)
         if self.sample_ids:
             return SampledData("named")
         return SampledData("first") if resolve_count(self.limit, len(samples)) < len(samples) else None
@@ -134,11 +135,6 @@ def random_order(tasks: Mapping[str, tuple[Task, Sequence[Sample]]], seed: int) 
 def random_position(seed: int, task: str, sample: Sample) -> float:
     """Where a sample is in the random order of its group, from 0 to 1."""
     return _draw(seed, task, f"sample {sample.id}")
-
-
-def _counts(task: Task, samples: Sequence[Sample]) -> dict[str, int]:
-    """The number of samples of each category."""
-    return {category: len(indices) for category, indices in _by_category(task, samples).items()}
 
 
 def is_random(data: SampledData) -> bool:

@@ -107,8 +107,8 @@ class Record:
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
         line = (
-            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_json_bool(deterministic)}, '
-            f'"failed": {_json_bool(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
+            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_encode(deterministic)}, '
+            f'"failed": {_encode(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
         )
         try:
             encoded = line.encode()
@@ -223,10 +223,6 @@ def distribution_file(run: Path, name: str) -> Path:
     if not inside:
         raise RunError(f"a response in {run} names the file {name!r}, which is outside of {root}")
     return file
-
-
-def _json_bool(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def without_secrets(response: Response) -> Response:

@@ -388,12 +388,9 @@ class MMMUPro(Task):
     dataset = Dataset("MMMU/MMMU_Pro", "standard (10 options)")
     splits = ("test",)
 
-    @cached_property
-    def _rows(self) -> list[dict[str, Any]]:
-        return load_split(self.dataset, self.splits)[1]
-
     def samples(self) -> Sequence[Sample]:
-        return [Sample(str(row.get("id", index)), row) for index, row in enumerate(self._rows)]
+        _, rows = load_split(self.dataset, self.splits)
+        return [Sample(str(row.get("id", index)), row) for index, row in enumerate(rows)]
 
     def options(self, sample: Sample) -> list[str]:
         """The choices; on the hub they are the text of a list."""
