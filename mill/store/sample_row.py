@@ -179,7 +179,7 @@ class SampleRow(msgspec.Struct, kw_only=True, gc=False):
     def tokens(self) -> tuple[int | None, int | None]:
         """Prompt and output tokens of all responses of all repeats; None where none are counted."""
         responses = [one for repeat in plain(self.responses) for one in repeat]
-        return _sum([one.get("prompt_tokens") for one in responses]), _sum([one.get("output_tokens") for one in responses])
+        return total([one.get("prompt_tokens") for one in responses]), total([one.get("output_tokens") for one in responses])
 
 
 _FIELDS = SampleRow.__struct_fields__
@@ -218,9 +218,10 @@ def plain(part: Any) -> Any:
     return msgspec.json.decode(part) if isinstance(part, msgspec.Raw) else part
 
 
-def _sum(counts: Sequence[float | None]) -> int | None:
+def total(counts: Sequence[Any]) -> Any:
+    """The sum of what is known; None where nothing is."""
     known = [count for count in counts if count is not None]
-    return round(sum(known)) if known else None
+    return sum(known) if known else None
 
 
 def mean_over_repeats(repeats: Sequence[Any]) -> Number | None:

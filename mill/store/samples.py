@@ -37,6 +37,7 @@ from mill.store.sample_row import (
     plain,
     run_columns,
     status_of,
+    total,
     unique_rows,
     write_lines,
 )
@@ -284,10 +285,10 @@ def row_of(run: Mapping[str, Any], task: str, one: RunSample) -> SampleRow:
         extracted=one.extracted,
         error=None if one.pending else one.error,
         finish_reason=first[-1].finish_reason if first else None,
-        prompt_tokens=_total([response.prompt_tokens for response in first]),
-        output_tokens=_total([response.output_tokens for response in first]),
-        seconds=_total([response.seconds for response in first]),
-        reasoning_tokens=_total([response.reasoning_tokens for response in first]),
+        prompt_tokens=total([response.prompt_tokens for response in first]),
+        output_tokens=total([response.output_tokens for response in first]),
+        seconds=total([response.seconds for response in first]),
+        reasoning_tokens=total([response.reasoning_tokens for response in first]),
         data_hash=one.sample.data_hash,
         means=means,
         continuations=one.continuations,
@@ -335,11 +336,6 @@ def _choices(one: RunSample, responses: Sequence[Response]) -> dict[str, Any]:
         "choice_logprobs": [score if score is not None and math.isfinite(score) else None for score in scores],
         "correct": right == 1.0 if right in (0.0, 1.0) else None,
     }
-
-
-def _total(counts: Sequence[float | None]) -> float | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
 
 
 def _encoded(value: Value) -> Any:

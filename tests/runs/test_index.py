@@ -57,11 +57,6 @@ def put(folder: Path, request: Request, response: Response, *, shareable: bool =
     return kept
 
 
-def only_file(folder: Path) -> Path:
-    (found,) = (folder / "record").glob("*.jsonl")
-    return found
-
-
 any_text = st.text(st.characters() | st.sampled_from(ODD), max_size=20)
 any_response = st.one_of(
     st.builds(Response, text=any_text, seconds=st.floats(0, 1), truncated_tokens=st.integers(0, 3)),
@@ -253,7 +248,7 @@ def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
 
 def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> None:
     put(tmp_path / "run", ask(1), Response(text="x", output_tokens=3))
-    file = only_file(tmp_path / "run")
+    (file,) = (tmp_path / "run/record").glob("*.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"output_tokens": 3', b'"output_tokens": "3"'))
     with pytest.raises(
         RunError, match=r"damaged at byte 0 \(the response is not valid: output_tokens: expected int \| null, got str\)"
