@@ -43,7 +43,7 @@ class PerplexityTask(Task):
         return {"word_perplexity": (score, words), "byte_perplexity": (score, size), "bits_per_byte": (score, size)}
 
 
-DATASET = Dataset("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", mirrors=("Salesforce/wikitext", "wikitext"))
+RAW = Dataset("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", mirrors=("Salesforce/wikitext", "wikitext"))
 _TITLE = re.compile(r"^ = [^=](?:.*[^=])? =\s*$")
 # In this order: each step sees what the ones before it left.
 _JOINS = (
@@ -76,7 +76,7 @@ _LEFTOVERS = (
 class WikiText(PerplexityTask):
     @cached_property
     def _rows(self) -> list[Row]:
-        return load_split(DATASET, ("test",))[1]
+        return load_split(RAW, ("test",))[1]
 
     def samples(self) -> Sequence[Sample]:
         rows = self._rows
