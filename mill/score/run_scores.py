@@ -126,7 +126,7 @@ def _numeric(scored: Sequence[RunSample]) -> list[str]:
 
 
 def _is_mean_of_numbers(one: RunSample, name: str) -> bool:
-    values = one.values.get(name)
+    values = one.values.get(name, [])
     return bool(values) and one.aggregations.get(name, MEAN) == MEAN and {*map(type, values)} <= {int, float, bool}
 
 
