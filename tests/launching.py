@@ -15,7 +15,7 @@ from tests.servers import free_port
 TESTS = Path(__file__).parent
 TOY, ODD = TESTS / "toy.py", TESTS / "odd.py"
 MILL = ["-m", "mill"]
-TOY_TASKS = {"toy_gen", "toy_choice", "toy_text", "toy_dialog"}
+TOY_TASKS = {"toy_gen", "toy_gen2", "toy_choice", "toy_text", "toy_dialog"}
 
 
 def environment(**more: str) -> dict[str, str]:

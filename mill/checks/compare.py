@@ -240,7 +240,11 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
             add_decision(variant, decision)
         elif config.run.samples.sample is not None:
             _correct(variant, sum(task.total for task in plans[0].tasks))
-        variants.append(_with_model(variant, candidate))
+        model = candidate.subject.model
+        variant.model, variant.backend = model.model_name, candidate.subject.spec.backend
+        variant.run = str(candidate.plan.folder.path)
+        variant.size = model.weight_bytes() if isinstance(model, HasWeights) else None
+        variants.append(variant)
     warnings = [
         f"{one.task.name}: {warning}"
         for one in free[0].tasks
@@ -356,14 +360,6 @@ def _template_warnings(subjects: Sequence[Subject], config: CheckConfig) -> list
 
 def _same_prompts(baseline: Subject, candidate: Subject, config: CheckConfig) -> bool:
     return config.settings.apply_chat_template or baseline.templated == candidate.templated
-
-
-def _with_model(variant: Variant, candidate: CompletedRun) -> Variant:
-    variant.model, variant.backend = candidate.subject.model.model_name, candidate.subject.spec.backend
-    model = candidate.subject.model
-    variant.run = str(candidate.plan.folder.path)
-    variant.size = model.weight_bytes() if isinstance(model, HasWeights) else None
-    return variant
 
 
 def _forced_warnings(

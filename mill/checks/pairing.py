@@ -9,12 +9,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from mill.api.response import Token
 from mill.checks.answers import CHOICE, DOCUMENT, TEXT, Answer
 from mill.metrics.differences import FAILED, LOWER, Value, direction
 from mill.metrics.divergence import common_start, severity, similarity
+from mill.store.sample_row import SampleRow
 
 MAX_CHARS = 4000  # of a prompt or an answer
 
@@ -159,24 +160,9 @@ def _token_names(tokens: Sequence[Token], others: Sequence[Token]) -> list[int |
     return [token.id if by_id and token.id is not None else token.text for token in tokens]
 
 
-class Pairable(Protocol):
-    """What samples are paired by: digests of the data and of the first request, empty where unknown. Those of one side with
-    the same task and id are repeats of one sample."""
-
-    @property
-    def task(self) -> str: ...
-
-    @property
-    def id(self) -> str | int: ...
-
-    @property
-    def data_hash(self) -> str: ...
-
-    @property
-    def request_key(self) -> str: ...
-
-
-S = TypeVar("S", bound=Pairable)
+S = TypeVar("S", Answer, SampleRow)
+"""Samples are paired by digests of their data and of their first request, empty where unknown. Those of one side with the
+same task and id are repeats of one sample."""
 Repeats = list[S]
 Candidates = dict[tuple[str, str], dict[str | int, Repeats[S]]]
 """Task and digest -> the samples that are not paired yet, by id."""
@@ -227,7 +213,7 @@ def _samples(rows: Sequence[S]) -> list[Repeats[S]]:
     return list(found.values())
 
 
-def _digests(sample: Pairable) -> list[str]:
+def _digests(sample: Answer | SampleRow) -> list[str]:
     return [digest for digest in (sample.data_hash, sample.request_key) if digest] or [f"id {sample.id}"]
 
 

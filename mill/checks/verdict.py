@@ -86,11 +86,6 @@ def corrected_tests(variant: Variant) -> dict[str, float]:
     return dict(zip(names, holm([variant.p_values[name] for name in names]), strict=True))
 
 
-def strictest_level(variant: Variant) -> float:
-    """What the p-value of any one test is surely significant at."""
-    return SIGNIFICANT / max(1, len(corrected_tests(variant)))
-
-
 def _test(variant: Variant, name: str, corrected: float) -> Finding:
     """An interval within the margin counts as unchanged, even if the change is significant."""
     estimate, p = variant.metrics[name], variant.p_values[name]
@@ -105,7 +100,8 @@ def _test(variant: Variant, name: str, corrected: float) -> Finding:
     if corrected < SIGNIFICANT and value:
         on_own_answers = name == "ppl_ratio" and "forced_texts" in variant.counts
         return Finding(DIFFERENT if on_own_answers else WORSE if value > 0 else BETTER, text)
-    return Finding(UNDECIDED, text + _needed(name, variant, margin, strictest_level(variant)))
+    strictest = SIGNIFICANT / max(1, len(corrected_tests(variant)))  # at which any one test is surely significant
+    return Finding(UNDECIDED, text + _needed(name, variant, margin, strictest))
 
 
 def _difference(name: str, value: float | None) -> float | None:

@@ -55,7 +55,8 @@ class SampleChoice:
     def data(self, task: Task, samples: Sequence[Sample], seed: int) -> SampledData | None:
         """What the results of a task say about its samples; None for all of them."""
         if self.decide is not None or self.precision is not None or self.sample is not None:
-            return SampledData("random" if self.decide is None else "sequential", seed, _counts(task, samples))
+            sizes = {category: len(indices) for category, indices in _by_category(task, samples).items()}
+            return SampledData("random" if self.decide is None else "sequential", seed, sizes)
         if self.sample_ids:
             return SampledData("named")
         return SampledData("first") if resolve_count(self.limit, len(samples)) < len(samples) else None
@@ -76,15 +77,19 @@ def groups_of(selection: Selection) -> list[SampleGroup]:
     groups, taken = [], set[str]()
     for benchmark in selection.benchmarks:
         if benchmark.name not in inner:
-            members = tuple(name for name in _leaves(benchmark, known) if name not in taken)
+            members = tuple(name for name in leaf_tasks(benchmark, known) if name not in taken)
             taken.update(members)
             groups.append(SampleGroup(benchmark.name, members))
     return groups + [SampleGroup(task.name, (task.name,)) for task in selection.tasks if task.name not in taken]
 
 
-def _leaves(benchmark: Benchmark, known: Mapping[str, Benchmark]) -> list[str]:
-    found = [leaf for name in benchmark.tasks for leaf in (_leaves(known[name], known) if name in known else [name])]
-    return list(dict.fromkeys(found))
+def leaf_tasks(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
+    """The tasks of a benchmark, each once. One that contains itself, which cannot run, is one of its own tasks."""
+    found: dict[str, None] = {}
+    for name in benchmark.tasks:
+        inner = name in known and name not in within
+        found |= dict.fromkeys(leaf_tasks(known[name], known, (*within, name)) if inner else [name])
+    return list(found)
 
 
 def resolve_count(given: int | float | None, total: int) -> int:
@@ -130,11 +135,6 @@ def random_order(tasks: Mapping[str, tuple[Task, Sequence[Sample]]], seed: int) 
 def random_position(seed: int, task: str, sample: Sample) -> float:
     """Where a sample is in the random order of its group, from 0 to 1."""
     return _draw(seed, task, f"sample {sample.id}")
-
-
-def _counts(task: Task, samples: Sequence[Sample]) -> dict[str, int]:
-    """The number of samples of each category."""
-    return {category: len(indices) for category, indices in _by_category(task, samples).items()}
 
 
 def is_random(data: SampledData) -> bool:

@@ -101,12 +101,9 @@ class PrecisionStages(Stages):
         self._reached: dict[str, float] = {}
 
     def start(self) -> list[int]:
-        return [self._planned(order) for order in self.orders]
-
-    def _planned(self, order: GroupOrder) -> int:
-        planned = planned_size(order.total, self.half_width)
-        least = LEAST * len(order.group.tasks)
-        return min(order.total, max(planned, least))
+        planned = [planned_size(order.total, self.half_width) for order in self.orders]
+        least = [min(order.total, LEAST * len(order.group.tasks)) for order in self.orders]
+        return list(map(max, planned, least))
 
     def following(self, scores: RunScores) -> list[int]:
         known = scores.estimates()

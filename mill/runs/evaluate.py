@@ -256,11 +256,6 @@ class Run:
             self._ahead.finish_prompts(self.answered)
         self.ending.close()
 
-    def finish(self) -> Outcome:
-        """End the session, then judge, score and write the results."""
-        self.leave()
-        return self._score()
-
     def write_plan(self, tasks: Sequence[TaskPlan]) -> None:
         """Write the manifest, and the samples of tasks that no earlier session has written: before they are answered, or
         beside that."""
@@ -330,7 +325,9 @@ class Run:
         if not (path / MANIFEST).exists():
             raise RunError(f"{path} was removed or moved during the run: run the same command again")
 
-    def _score(self) -> Outcome:
+    def finish(self) -> Outcome:
+        """End the session, then judge, score and write the results."""
+        self.leave()
         plan, tasks = self.plan, self.tasks
         records = {one.task.name: list(map(self._ahead.answered, one.states)) for one in tasks}
         breakdown = self._judge(records)

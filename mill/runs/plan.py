@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mill.api.budget import Prices
-from mill.api.errors import RunError, SpecError
+from mill.api.errors import SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, Priced
 from mill.execute.meter import JUDGE, MODEL
@@ -21,12 +21,11 @@ from mill.runs.evaluate import Plan, RunConfig
 from mill.score.judging import JudgeRunner, check_prompts, open_judge, refuse_without_judge
 from mill.store.folder import MANIFEST, RESULTS, RunFolder, check_writable, newest_generation, run_folder
 from mill.store.record import Record
-from mill.store.schema import BenchmarkResult, SessionEntry, StartedManifest, TaskEntry, TaskResult
+from mill.store.schema import BenchmarkResult, SessionEntry, TaskEntry, TaskResult
 from mill.store.session import read_entries
 from mill.support.clocks import HASHING, LOADING, PLANNING, phase, take_seconds
 from mill.support.files import refuse_links
 from mill.support.terminal import warn
-from mill.support.validate import convert
 from mill.tasks.load import Selection
 
 
@@ -150,4 +149,4 @@ def _was_fresh(folder: RunFolder) -> bool:
         (RESULTS, "benchmarks", BenchmarkResult),
     ):
         read_entries(folder, file, section, kind)
-    return convert(folder.read(MANIFEST), StartedManifest, folder.path / MANIFEST, RunError).fresh
+    return bool(folder.read(MANIFEST).get("fresh"))

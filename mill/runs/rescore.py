@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 from mill.api.errors import MillError, RunError
@@ -95,9 +94,10 @@ def _decided_again(
         benchmark = earlier.benchmarks.get(decision.of)
         tasks = benchmark.tasks if benchmark is not None else [decision.of]
         if all(name in scored and _has_first_drawn(entries[name]) for name in tasks):
-            drawn = _as_drawn({entries[name].requested or name: scored[name] for name in tasks}, seed)
+            rows = [(entries[name].requested or name, one) for name in tasks for one in scored[name]]
+            rows.sort(key=lambda row: random_position(seed, row[0], row[1].sample))  # as they were drawn
             try:
-                decision = decide_again(decision, drawn)
+                decision = decide_again(decision, [one for _, one in rows])
             except MillError as error:
                 warn(f"{decision.claim} of {decision.of} is not tested again: {error}")
         again.append(decision)
@@ -107,12 +107,6 @@ def _decided_again(
 def _has_first_drawn(entry: TaskEntry) -> bool:
     """Whether the samples of a task that the folder has are the first ones of a random order, or all."""
     return entry.n == entry.total or (entry.sampled is not None and entry.sampled.method == "sequential")
-
-
-def _as_drawn(scored: Mapping[str, Sequence[RunSample]], seed: int) -> list[RunSample]:
-    """The samples of several tasks in the order in which they were drawn."""
-    rows = [(random_position(seed, task, one.sample), one) for task, some in scored.items() for one in some]
-    return [one for _, one in sorted(rows, key=itemgetter(0))]
 
 
 def _read(folder: RunFolder, task: str, entry: TaskEntry) -> list[RunSample]:
@@ -157,15 +151,14 @@ def _with_responses(task: Task, sample: RunSample, record: Record, settings: Ren
             return own
         return recorded
 
-    again = _replayed(task, sample, lookup, settings) if task.multi_round else _looked_up(sample, lookup)
+    if task.multi_round:
+        again = _replayed(task, sample, lookup, settings)
+    else:
+        known = [[lookup(key) for key in keys] for keys in sample.keys]
+        again = sample.updated(responses=[[answer for answer in repeat if answer is not None] for repeat in known])
     if _count(again.responses) < _count(sample.responses):  # fewer responses never replace more
         return sample, True
     return again, bool(used)
-
-
-def _looked_up(sample: RunSample, lookup: Callable[[str], Response | None]) -> RunSample:
-    found = [[lookup(key) for key in keys] for keys in sample.keys]
-    return sample.updated(responses=[[answer for answer in repeat if answer is not None] for repeat in found])
 
 
 def _replayed(

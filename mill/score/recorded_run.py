@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,13 +99,8 @@ def read_runs(path: Path) -> list[RecordedRun]:
             found.append(read_run(folder))
         except RunError as error:
             warn(f"left out: {error}")
-    return with_arguments(found)
-
-
-def with_arguments(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """The runs with what distinguishes those of equal names."""
-    arguments = distinguishing_arguments({str(run.path): run.manifest["model"] for run in runs})
-    return [RecordedRun(run.folder, run.manifest, run.results, arguments[str(run.path)]) for run in runs]
+    arguments = distinguishing_arguments({str(run.path): run.manifest["model"] for run in found})
+    return [replace(run, arguments=arguments[str(run.path)]) for run in found]
 
 
 def distinguishing_arguments(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

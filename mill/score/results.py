@@ -14,7 +14,7 @@ from mill.metrics.aggregate import mean
 from mill.metrics.estimate import NOTHING, Estimate, around, pool
 from mill.metrics.finite_population import SampledPart, Stratum, pool_random, pool_samples, stratified_mean
 from mill.metrics.paired import inside
-from mill.plan.sampling import is_random, replaces
+from mill.plan.sampling import is_random, leaf_tasks, replaces
 from mill.score.judging import judge_failures
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.store.sample_row import FLAGS
@@ -349,7 +349,7 @@ def summarize_benchmarks(
     """The means of benchmarks whose tasks all have results, by the requested names of the tasks. `decisions` are those that
     were made by tests after each block of samples."""
     known = {entry.name: entry for entry in benchmarks}
-    whole = [one for one in benchmarks if (leaves := _leaf_names(one, known)) and all(leaf in results for leaf in leaves)]
+    whole = [one for one in benchmarks if (leaves := leaf_tasks(one, known)) and all(leaf in results for leaf in leaves)]
     found = [_summarize_benchmark(entry, {**results, **known}, decisions) for entry in whole]
     return [result for result in found if result is not None]
 
@@ -468,12 +468,3 @@ def _weights(benchmark: Benchmark, lookup: Mapping[str, TaskResult | Benchmark])
     leaves = [_leaves(entry, lookup) if isinstance(entry, Benchmark) else [entry] for entry in entries]
     sizes = [sum(leaf.total for leaf in some) if benchmark.weighted else 1 for some in leaves]
     return [weight * size / sum(sizes) for weights, size in zip(inner, sizes, strict=True) for weight in weights]
-
-
-def _leaf_names(benchmark: Benchmark, known: Mapping[str, Benchmark], within: tuple[str, ...] = ()) -> list[str]:
-    """The tasks of a benchmark. One that contains itself, which cannot run, is one of its own tasks."""
-    found = []
-    for name in benchmark.tasks:
-        inner = name in known and name not in within
-        found += _leaf_names(known[name], known, (*within, name)) if inner else [name]
-    return found

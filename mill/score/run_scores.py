@@ -122,15 +122,12 @@ def _numeric(scored: Sequence[RunSample]) -> list[str]:
     """Metrics that every sample with a score has as numbers, and that are means of them."""
     good = [one for one in scored if one.error is None]
     names = dict.fromkeys(name for one in good for name in one.values)
-    return [name for name in names if all(_is_mean(one, name) and _numbers(one.values.get(name, ())) for one in good)]
+    return [name for name in names if all(_is_mean_of_numbers(one, name) for one in good)]
 
 
-def _is_mean(one: RunSample, name: str) -> bool:
-    return one.aggregations.get(name, MEAN) == MEAN
-
-
-def _numbers(values: Sequence[Value]) -> bool:
-    return bool(values) and all(isinstance(value, (int, float)) for value in values)
+def _is_mean_of_numbers(one: RunSample, name: str) -> bool:
+    values = one.values.get(name, [])
+    return bool(values) and one.aggregations.get(name, MEAN) == MEAN and {*map(type, values)} <= {int, float, bool}
 
 
 def _with_values(

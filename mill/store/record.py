@@ -71,27 +71,14 @@ class Record:
             return None
         return self._usable(self._own.response(line))
 
-    def location(self, key: str) -> tuple[str, int] | None:
-        """The file of this run, and the byte offset there, of the response under a key; None where that is an error."""
-        line = self._own.find(key)
-        return None if line is None or line.failed else (line.name, line.offset)
-
     def _from_other_run(self, request: Request) -> Response | None:
         for index in self._shared if request.deterministic else ():
             line = index.find(request.key)
             if line is not None and line.deterministic and not line.failed:
-                response = self._read_shared(index, line)
+                response = self._usable(index.response(line))
                 if response is not None and not response.empty and response.distribution is None:
                     return response
         return None
-
-    def _read_shared(self, index: Index, line: RecordOffset) -> Response | None:
-        """None where the other run's response cannot be read: this run computes it again."""
-        try:
-            return self._usable(index.response(line))
-        except RunError as error:
-            warn(f"a response of another run is not reused: {error}")
-            return None
 
     def _usable(self, response: Response) -> Response | None:
         """None where the response is an error, or where its distribution's file was removed to save space."""
@@ -120,8 +107,8 @@ class Record:
 
     def _append(self, key: str, kind: str, deterministic: bool, response: Response) -> Response:
         line = (
-            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_json_bool(deterministic)}, '
-            f'"failed": {_json_bool(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
+            f'{{"key": "{key}", "kind": "{kind}", "deterministic": {_encode(deterministic)}, '
+            f'"failed": {_encode(response.failed)}, "response": {_encode(response.to_dict())}}}\n'
         )
         try:
             encoded = line.encode()
@@ -187,11 +174,8 @@ class Record:
     def refuse_removed(self) -> None:
         """Raise where a file with responses of this run was removed."""
         for name in self._own.names:
-            file = self.folder / name
-            if not file.exists():
+            if not (self.folder / name).exists():
                 raise self._removed(name)
-            if name == self._name and file.stat().st_size < self._end:
-                raise self._cut()
 
     def _refuse_removed(self) -> None:
         """The same while a file is being written, also when another file has its name now."""
@@ -203,11 +187,6 @@ class Record:
             current = None
         if current is None or not os.path.samestat(opened, current):
             raise self._removed(self._name)
-        if current.st_size < self._end:
-            raise self._cut()
-
-    def _cut(self) -> RunError:
-        return RunError(f"{self.folder / self._name} was truncated during the run: responses in it are lost; run again")
 
     def _removed(self, name: str) -> RunError:
         return RunError(
@@ -244,10 +223,6 @@ def distribution_file(run: Path, name: str) -> Path:
     if not inside:
         raise RunError(f"a response in {run} names the file {name!r}, which is outside of {root}")
     return file
-
-
-def _json_bool(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def without_secrets(response: Response) -> Response:

@@ -178,8 +178,8 @@ class SampleRow(msgspec.Struct, kw_only=True, gc=False):
 
     def tokens(self) -> tuple[int | None, int | None]:
         """Prompt and output tokens of all responses of all repeats; None where none are counted."""
-        counts = [one for repeat in _read_counts(self.responses) for one in repeat]
-        return _sum([one.prompt_tokens for one in counts]), _sum([one.output_tokens for one in counts])
+        responses = [one for repeat in plain(self.responses) for one in repeat]
+        return total([one.get("prompt_tokens") for one in responses]), total([one.get("output_tokens") for one in responses])
 
 
 _FIELDS = SampleRow.__struct_fields__
@@ -210,19 +210,7 @@ _WholeRow = msgspec.defstruct(
 """The same columns with the types of all nested parts, which a row is checked against where all of it is used."""
 
 
-class _Counts(msgspec.Struct, gc=False):
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
-
-
 _decode = msgspec.json.Decoder(SampleRow).decode
-_decode_counts = msgspec.json.Decoder(list[list[_Counts]]).decode
-
-
-def _read_counts(responses: Any) -> list[list[_Counts]]:
-    if isinstance(responses, msgspec.Raw):
-        return _decode_counts(responses)
-    return [[_Counts(one.get("prompt_tokens"), one.get("output_tokens")) for one in repeat] for repeat in responses]
 
 
 def plain(part: Any) -> Any:
@@ -230,9 +218,10 @@ def plain(part: Any) -> Any:
     return msgspec.json.decode(part) if isinstance(part, msgspec.Raw) else part
 
 
-def _sum(counts: Sequence[float | None]) -> int | None:
+def total(counts: Sequence[Any]) -> Any:
+    """The sum of what is known; None where nothing is."""
     known = [count for count in counts if count is not None]
-    return round(sum(known)) if known else None
+    return sum(known) if known else None
 
 
 def mean_over_repeats(repeats: Sequence[Any]) -> Number | None:

@@ -37,6 +37,7 @@ from mill.store.sample_row import (
     plain,
     run_columns,
     status_of,
+    total,
     unique_rows,
     write_lines,
 )
@@ -159,7 +160,9 @@ def shown(value: Any) -> Any:
 
 def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
     """A sample that ran, or that is about to; `sent` are its `prompt_requests` as the model got them."""
-    return with_answers(without_answers(state), state, sent)
+    asked = without_answers(state)
+    responses = asked.responses if state.open_requests() else state.repeats()
+    return asked.updated(responses=responses, sent=sent[-1] if sent else "", prompts=list(sent) if len(sent) > 1 else [])
 
 
 def without_answers(state: SampleState) -> RunSample:
@@ -183,14 +186,9 @@ def without_answers(state: SampleState) -> RunSample:
         messages=[_messages(rounds[-1]) for rounds in state.rounds],
         tools=[tool.to_dict() for tool in state.first_request.tools],
         added_tools=[tool.to_dict() for tool in visible[-1].tools if tool not in state.first_request.tools],
-        media=media_entries(visible[-1].media),
+        media=[{"type": one.kind, "name": one.name, "digest": one.digest} for one in visible[-1].media],
         noted=frozenset([ROUNDS] if state.ended_at_limit() else []),
     )
-
-
-def with_answers(asked: RunSample, state: SampleState, sent: Sequence[str]) -> RunSample:
-    responses = asked.responses if state.open_requests() else state.repeats()
-    return asked.updated(responses=responses, sent=sent[-1] if sent else "", prompts=list(sent) if len(sent) > 1 else [])
 
 
 def prompt_requests(state: SampleState) -> list[Request]:
@@ -287,10 +285,10 @@ def row_of(run: Mapping[str, Any], task: str, one: RunSample) -> SampleRow:
         extracted=one.extracted,
         error=None if one.pending else one.error,
         finish_reason=first[-1].finish_reason if first else None,
-        prompt_tokens=_total([response.prompt_tokens for response in first]),
-        output_tokens=_total([response.output_tokens for response in first]),
-        seconds=_total([response.seconds for response in first]),
-        reasoning_tokens=_total([response.reasoning_tokens for response in first]),
+        prompt_tokens=total([response.prompt_tokens for response in first]),
+        output_tokens=total([response.output_tokens for response in first]),
+        seconds=total([response.seconds for response in first]),
+        reasoning_tokens=total([response.reasoning_tokens for response in first]),
         data_hash=one.sample.data_hash,
         means=means,
         continuations=one.continuations,
@@ -338,11 +336,6 @@ def _choices(one: RunSample, responses: Sequence[Response]) -> dict[str, Any]:
         "choice_logprobs": [score if score is not None and math.isfinite(score) else None for score in scores],
         "correct": right == 1.0 if right in (0.0, 1.0) else None,
     }
-
-
-def _total(counts: Sequence[float | None]) -> float | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
 
 
 def _encoded(value: Value) -> Any:
@@ -400,10 +393,6 @@ def read_samples(file: Path) -> list[RunSample]:
 
 MEDIA = "media"  # the folder of what has no file
 MOST_STORED = 1 << 28  # bytes of one run
-
-
-def media_entries(media: Iterable[Media]) -> list[dict[str, str]]:
-    return [{"type": one.kind, "name": one.name, "digest": one.digest} for one in media]
 
 
 def store_unnamed(folder: RunFolder, media: Iterable[Media]) -> None:

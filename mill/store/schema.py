@@ -128,13 +128,6 @@ class Manifest:
     """The same after the run was extended or its folder moved."""
 
 
-@dataclass
-class StartedManifest:
-    """A manifest that may not be whole yet."""
-
-    fresh: bool = False
-
-
 class FailedSample(TypedDict):
     """A sample without a score."""
 
@@ -322,6 +315,7 @@ class View:
     benchmarks: dict[str, Any] = field(default_factory=dict)
     decisions: dict[str, Any] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

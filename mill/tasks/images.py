@@ -291,16 +291,11 @@ class ZeroShotImageNet(ZeroShotTask):
 
     @cached_property
     def labels(self) -> Labels:
-        return Labels(self.data.names, self.data.classes, _templates())
+        if importlib.util.find_spec("open_clip") is None:  # then no model needs them: other backends use their own template
+            return Labels(self.data.names, self.data.classes)
+        from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
 
-
-def _templates() -> tuple[str, ...]:
-    """Empty without open_clip: no installed model needs them then, and other backends use their own template."""
-    if importlib.util.find_spec("open_clip") is None:
-        return ()
-    from open_clip.zero_shot_metadata import OPENAI_IMAGENET_TEMPLATES
-
-    return tuple(make("{c}") for make in OPENAI_IMAGENET_TEMPLATES)
+        return Labels(self.data.names, self.data.classes, tuple(make("{c}") for make in OPENAI_IMAGENET_TEMPLATES))
 
 
 add_renderings("imagenet", IMAGENET, ZeroShotImageNet)
@@ -393,12 +388,9 @@ class MMMUPro(Task):
     dataset = Dataset("MMMU/MMMU_Pro", "standard (10 options)")
     splits = ("test",)
 
-    @cached_property
-    def _rows(self) -> list[dict[str, Any]]:
-        return load_split(self.dataset, self.splits)[1]
-
     def samples(self) -> Sequence[Sample]:
-        return [Sample(str(row.get("id", index)), row) for index, row in enumerate(self._rows)]
+        _, rows = load_split(self.dataset, self.splits)
+        return [Sample(str(row.get("id", index)), row) for index, row in enumerate(rows)]
 
     def options(self, sample: Sample) -> list[str]:
         """The choices; on the hub they are the text of a list."""

@@ -124,12 +124,12 @@ class Listening(HashLM):
         ({"n_shots": 3, "seed": 7}, {"num_fewshot": 3, "fewshot_random_seed": 7}),
         ({"apply_chat_template": True, "n_shots": 2}, {"apply_chat_template": True, "num_fewshot": 2}),
         (
-            {"apply_chat_template": True, "n_shots": 2, "fewshot_as_multiturn": False, "system_prompt": "Be brief."},
+            {"apply_chat_template": True, "n_shots": 2, "fewshot_as_multiturn": False, "system_prompt": "Be kind."},
             {
                 "apply_chat_template": True,
                 "num_fewshot": 2,
                 "fewshot_as_multiturn": False,
-                "system_instruction": "Be brief.",
+                "system_instruction": "Be kind.",
             },
         ),
     ],
@@ -250,19 +250,11 @@ def changed(folder: Path, name: str, old: str, new: str) -> None:
         (
             "made/up",
             "made/down",
-            r"lm-eval:made_text cannot be loaded: the dataset made/down is not on MILL_DATA, and the hub does not give it",
+            "the dataset made/down is not on MILL_DATA, and the hub does not give it",
         ),
-        (
-            "test_split: test",
-            "test_split: exam",
-            r"lm-eval:made_text: no data for made/up \(exam\), which is evaluated",
-        ),
+        ("test_split: test", "test_split: exam", r"lm-eval:made_text: no data for made/up \(exam\), which is evaluated"),
         ("{{question}}", "{{question", "cannot be loaded"),
-        (
-            "metric: exact_match",
-            "metric: no_such_metric",
-            "needs the metric no_such_metric",
-        ),
+        ("metric: exact_match", "metric: no_such_metric", "needs the metric no_such_metric"),
     ],
 )
 def test_what_a_task_lacks_is_one_line(

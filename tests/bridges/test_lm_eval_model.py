@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ from mill.api.registry import register_model
 from mill.bridges.lm_eval.model import MillLM
 from mill.bridges.recorded_model import rejoined
 from mill.cli.main import run as main
+from tests import forking
 from tests.bridges.hash_model import HashModel
+from tests.bridges.made_tasks import write_tasks
+from tests.launching import TESTS, environment
+from tests.runs.faults import computed
 
 TEXTS = ["the quick brown fox", "what is the answer ? it is 42 ,", "yes no A B", "the lazy dog . what is"]
 TURNS = [{"role": "user", "content": "what is the answer ?"}]
@@ -132,3 +137,22 @@ def test_model_arguments_are_checked_before_lm_eval_reads_its_tasks(
     assert main(["lm-eval", "run", "--model", "mill", *arguments, "--tasks", "x"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
+
+
+def test_a_run_of_lm_eval_with_a_model_of_mill_is_recorded_and_resumed(tmp_path: Path) -> None:
+    """`mill lm-eval run --model mill` on the toy model."""
+    tasks, data = write_tasks(tmp_path)
+    log, scores = tmp_path / "log", []
+    model = f"spec=toy[path=toy],output_dir={tmp_path / 'out'},task_paths={TESTS / 'toy.py'}"
+    command = [sys.executable, str(TESTS / "bridges/without_tasks.py"), "lm-eval", "run", "--model", "mill"]
+    command += ["--model_args", model, "--include_path", str(tasks), "--tasks", "made_text,made_choice,made_document"]
+    for number in range(2):
+        log.write_text("")
+        results = tmp_path / f"results{number}"
+        env = environment(MILL_DATA=str(data), TOY_LOG=str(log))
+        done = forking.run([*command, "--output_path", str(results)], env=env)
+        assert done.returncode == 0, done.stderr[-3000:]
+        (file,) = results.rglob("results_*.json")
+        scores.append(json.loads(file.read_text())["results"])
+        assert bool(computed(log)) == (number == 0), "the second command computes nothing"
+    assert scores[0] == scores[1] and set(scores[0]) == {"made_text", "made_choice", "made_document"}

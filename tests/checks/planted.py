@@ -1,4 +1,4 @@
-"""A small language model with optional faults, and a graded task, for --task_paths."""
+"""A small language model with optional faults, and tasks with data of their own, for --task_paths."""
 
 from __future__ import annotations
 
@@ -66,24 +66,6 @@ class PlantedModel(MillModel):
                 rows[position, ids[position]] = scores[position] = -np.inf
         tokens = tuple(Token(token, chr(token), score) for token, score in zip(ids, scores, strict=True))
         return Response(score=float(sum(scores)), is_greedy=False, tokens=tokens, distribution=rows, output_tokens=len(ids))
-
-
-@register_task("planted_graded")
-class GradedTask(Task):
-    """An answer with an `e`, which the model with the wrong logit always generates, is worth 0.12, others 0.9."""
-
-    task_type = TaskType.GENERATIVE_QA
-    metrics = {"score": "mean"}
-
-    def samples(self) -> Sequence[Sample]:
-        return [Sample(str(n), {"question": f"question {n}"}) for n in range(40)]
-
-    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        return [Request(GENERATE, sample.doc["question"], options=settings.options(max_gen_toks=4))]
-
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        n = int(sample.id)
-        return {"score": 1.0 if n == 0 else (0.12 if "e" in (responses[0].text or "") else 0.9) + 0.001 * n}
 
 
 @register_task("planted_first", "planted_second")

@@ -65,16 +65,10 @@ def test_a_drop_is_decided_on_the_same_random_samples_of_both(decided: Check) ->
     assert variant.verdict.startswith("acc_drop>0.02 is true: acc_drop is at least 0.0")
 
 
-def test_equal_models_do_not_lose_two_points(tmp_path: Path) -> None:
-    (variant,) = compared(tmp_path, "acc_drop>0.02", b="exam[name=b,accuracy=0.65,changed=0.05]").variants
-    assert variant.decision is not None and variant.decision.outcome == "false"
-
-
-@pytest.mark.parametrize("claim", ["acc_drop>0.02", "acc_drop<0.02"])
-def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, claim: str) -> None:
+def test_failures_of_models_show_no_drop_and_no_gain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both fail on half of the samples, on which the drop may be anything from -1 to 1."""
     monkeypatch.setenv("EXAM_FAILS", "2")
-    (variant,) = compared(tmp_path, claim).variants
+    (variant,) = compared(tmp_path, "acc_drop>0.02").variants
     decision, interval = variant.decision, variant.metrics["acc_drop"]
     assert decision is not None and decision.outcome == "undecided"
     assert decision.failed == pytest.approx(decision.n / 2, rel=0.2)
@@ -159,15 +153,6 @@ def test_a_decision_that_is_often_wrong_shows_nothing(tmp_path: Path) -> None:
     check = compared(tmp_path, "acc_drop>0.03", alpha=0.4)
     (outcome,) = judge(check, parse_rules(None, "acc_drop>0.03"))
     assert outcome.status == INCONCLUSIVE and "--alpha 0.05" in outcome.reason
-
-
-def test_python_compares_random_samples_and_decides(tmp_path: Path) -> None:
-    models = ("exam[name=a,accuracy=0.65]", "exam[name=b,accuracy=0.55,changed=0.1]")
-    part = compare_models(*models, tasks="toy_exam", sample=300, output_dir=str(tmp_path))
-    assert len(part.samples) == 300
-    decided = compare_models(*models, tasks="toy_exam", decide="acc_drop>0.01", output_dir=str(tmp_path))
-    decision = decided.check.variants[0].decision
-    assert decision is not None and decision.outcome == "true" and len(decided.samples) == decision.n < 3000
 
 
 def test_a_claim_about_more_than_two_models_is_refused_before_one_is_opened(tmp_path: Path) -> None:

@@ -41,11 +41,6 @@ def judged(rule: str, **values: float) -> RuleOutcome:
     return outcome
 
 
-def broken(rule: str, **values: float) -> str | None:
-    outcome = judged(rule, **values)
-    return outcome.message if outcome.status == BROKEN else None
-
-
 @pytest.mark.parametrize(
     ("rule", "breaks"),
     [
@@ -58,7 +53,7 @@ def broken(rule: str, **values: float) -> str | None:
     ],
 )
 def test_a_bound_is_broken_on_its_side(rule: str, breaks: bool) -> None:
-    assert (broken(rule, flip_rate=0.2) is not None) is breaks
+    assert (judged(rule, flip_rate=0.2).status == BROKEN) is breaks
 
 
 def lost(worse: int, better: int, n: int, p: float) -> Check:
@@ -120,21 +115,12 @@ def test_infinite_and_nan_figures_keep_no_requirement() -> None:
     assert [outcome.status for outcome in found] == [BROKEN, BROKEN]
 
 
-def test_an_infinite_improvement_is_no_measurement() -> None:
-    assert broken("score_drop>0.01", score_drop=-math.inf) == "b: score_drop is -inf, which is no measurement"
-
-
 @pytest.mark.parametrize(
     "rule",
     [
         "flip_rate>2",
-        "flip_rate>1",
         "flip_rate>=0",
-        "flip_rate>-1",
-        "match_rate<=1",
-        "acc_drop>1",
         "kl_mean<0",
-        "ppl_ratio<0",
     ],
 )
 @pytest.mark.parametrize("option", ["fail_on", "require"])
@@ -172,13 +158,9 @@ def test_an_unknown_metric_is_refused() -> None:
     "text",
     [
         "flip_rate",
-        ">0.1",
         "flip_rate>x",
         "flip_rate==0.1",
-        "flip_rate>2%",
-        "flip_rate>1.2.3",
         "flip_rate>0.1@p>0.05",
-        "flip_rate>0.1 acc<1",
         "",
         " , ",
     ],

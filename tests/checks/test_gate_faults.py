@@ -1,4 +1,4 @@
-"""Ten faults of engines, servers and runs that a gate must find, each with a twin without the fault that passes."""
+"""Faults of engines, servers and runs that a gate must find, each with a twin without the fault that passes."""
 
 from __future__ import annotations
 
@@ -39,15 +39,10 @@ def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     ("fault", "rule"),
     [
         ("nan", "kl_max>5"),
-        ("nan", "kl_p99>5"),
-        ("nan", "ppl_ratio>50"),
-        ("nan", "top1_agreement<0.9"),
         ("inf", "kl_max>5"),
-        ("inf", "kl_p90>5"),
         ("inf", "ppl_ratio>50"),
         ("inf", "nonfinite_rate>0"),
         ("wrong logit", "kl_mean>0.01"),
-        ("wrong logit", "top1_agreement<0.99"),
     ],
 )
 def test_wrong_distributions(gated: Gate, fault: str, rule: str) -> None:
@@ -88,17 +83,6 @@ def test_filtered_answers(gated: Gate) -> None:
 
     assert compare_servers(gated, "filtered_rate>0", plain, plain) == KEPT
     assert compare_servers(gated, "filtered_rate>0", plain, filtered) == BROKEN
-
-
-def test_another_model_behind_the_address(gated: Gate, capsys: pytest.CaptureFixture[str]) -> None:
-    def another(prompt: str) -> Any:
-        return {**completion(f"reply {len(prompt) % 7}"), "model": "quite-another"}
-
-    assert compare_servers(gated, "match_rate<1", plain, plain) == KEPT
-    capsys.readouterr()
-    assert compare_servers(gated, "match_rate<1", plain, another) == BROKEN
-    out, err = capsys.readouterr()
-    assert "quite-another" in out + err
 
 
 def stream(text: str, *, whole: bool) -> Fault:
@@ -149,14 +133,6 @@ def test_stale_latencies(gated: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
         assert stressed(gated, "latency_p50>100", server) == KEPT
         pause[0] = 120.0
         assert stressed(gated, "latency_p50>100", server) == BROKEN
-
-
-def test_a_graded_drop(gated: Gate) -> None:
-    """From 0.9 to 0.12 on all samples but one, whose value happens to be 1 on both sides."""
-    check = ["compare", "planted[path=base]", "--tasks", "planted_graded", "--forced_tokens", "0"]
-    rule = "score_drop>0.1@p<0.05"
-    assert gated(rule, *check, "planted[path=twin]") == KEPT
-    assert gated(rule, *check, "planted[path=bad,fault=wrong logit]") == BROKEN
 
 
 def evaluated(name: str) -> str:

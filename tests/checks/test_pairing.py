@@ -73,11 +73,7 @@ def test_all_repeats_of_a_sample_are_paired() -> None:
         ("1", "a", "1", "x"), ("1", "b", "1", "y"), ("1", "c", "1", "x"), ("1", "d", "1", "y"),
     ]  # fmt: skip
     assert (len(found.pairs), found.unpaired) == (8, 0)
-    assert pair(first, answer_only("1")).unpaired == 1, "samples are counted, not repeats"
-
-
-def answer_only(id: str) -> list[Answer]:
-    return [answer("x", id=id)]
+    assert pair(first, [answer("x", id="1")]).unpaired == 1, "samples are counted, not repeats"
 
 
 def test_only_samples_of_both_runs_are_paired() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
 from tests.servers import FaultServer
 
@@ -64,12 +65,6 @@ def test_stress_catches_caches_that_mix_under_load(tiny_model: Path, tmp_path: P
     assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path / "bad") == BROKEN
 
 
-def test_load_alone_shows_the_mixed_cache(tiny_model: Path, tmp_path: Path) -> None:
-    """With one request at a time the fault has no effect, so the load alone shows it."""
-    command = ["stress", "--concurrency", "1", "--fail-on", "match_rate<1"]
-    assert checked(command, Engine(tiny_model, "mixed cache"), tmp_path) == 0
-
-
 def test_determinism_catches_a_sampler_that_ignores_temperature_0(tiny_model: Path, tmp_path: Path) -> None:
     command = ["determinism", "--runs", "4", "--fail-on", "identical_rate<1"]
     assert checked(command, Engine(tiny_model), tmp_path / "good") == 0
@@ -86,3 +81,31 @@ def test_determinism_distinguishes_batch_composition_from_noise(
     variants = json.loads(file.read_text())["variants"]
     rates = {variant["label"]: variant["metrics"]["identical_rate"]["value"] for variant in variants}
     assert rates["alone"] == 1.0 and rates["batched"] < 1.0
+
+
+# Prompts that the engine truncates.
+
+SHORT = ["--prompts", "reasoning", "--limit", "2", "--max-tokens", "4", "--no_chat", "--quiet", "--no-report"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["stress", "--concurrency", "1", "--repetitions", "1"], ["determinism", "--runs", "2"]],
+    ids=["stress", "determinism"],
+)
+def test_stress_and_determinism_report_truncated_prompts(
+    command: list[str], tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = f"hf[path={tiny_model},dtype=float32,max_context_length=16]"
+    assert run([*command, "--model", model, *SHORT, "--output", str(tmp_path)]) == 0
+    (file,) = find_checks(tmp_path)
+    warning = "2 of 2 prompts of reasoning were truncated on the left to fit the context"
+    assert warning in read_check(file).warnings and warning in capsys.readouterr().out
+
+
+def test_compare_reports_truncated_prompts_of_each_side(tiny_model: Path, tmp_path: Path) -> None:
+    models = [f"hf[path={tiny_model},dtype=float32,max_context_length={length}]" for length in (16, 24)]
+    assert run(["compare", *models, *SHORT, "--label_a", "a", "--label_b", "b", "--output", str(tmp_path)]) == 0
+    (file,) = find_checks(tmp_path)
+    check, warning = read_check(file), "2 of 2 prompts of reasoning were truncated on the left to fit the context"
+    assert f"a: {warning}" in check.warnings and warning in check.variants[0].warnings

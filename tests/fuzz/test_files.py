@@ -105,20 +105,10 @@ def root(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def commands(root: Path) -> Commands:
     out, other = str(root / "out"), str(root / "other")
+    options = ["--output_dir", out, "--quiet", "--task_paths", TOY]
     return {
-        "eval": ["eval", "toy[path=a]", TASKS, "--output_dir", out, "--quiet", "--task_paths", TOY],
-        "other settings": [
-            "eval",
-            "toy[path=a]",
-            "toy_gen",
-            "--seed",
-            "1",
-            "--output_dir",
-            out,
-            "--quiet",
-            "--task_paths",
-            TOY,
-        ],
+        "eval": ["eval", "toy[path=a]", TASKS, *options],
+        "other settings": ["eval", "toy[path=a]", "toy_gen", "--seed", "1", *options],
         "score": ["score", "{run}", "--task_paths", TOY],
         "compare": ["compare", "--runs", "{run}", "{other}", "--output_dir", other, "--no_report", "--task_paths", TOY],
         "collect": ["collect", "--output_dir", out],

@@ -74,7 +74,7 @@ ODD_TEXTS = (
     ".py", "nothing.py", "hf", "hf:", "hf[", "hf[]", "hf[path]", "toy", "toy[path=a", "toy[path=a]]",
     "mlx:", "ollama:", "@main",
 )  # fmt: skip
-SPEC_HEADS = (
+SPEC_HEADS = [
     "toy",
     "hf",
     "huggingface",
@@ -87,7 +87,7 @@ SPEC_HEADS = (
     "mlx-lm",
     "nosuch",
     "",
-)
+]
 SPEC_NAMES = (
     "path", "model", "base_url", "batch_size", "scale", "dtype", "device_map", "max_context_length",
     "timeout", "concurrency",
@@ -105,7 +105,7 @@ OPTIONS = (
     "max_tokens", "workers", "task_paths", "output_dir", "nosuch", "tolerance",
 )  # fmt: skip
 FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "no_remote_code", "quiet")
-TASKS = (
+TASKS = [
     "toy_gen",
     "toy_choice",
     "toy_text",
@@ -117,7 +117,7 @@ TASKS = (
     "no.jsonl",
     "no.txt",
     "",
-)
+]
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 1.5, -0.5, float("nan"), float("inf"), -float("inf"), 10**400, "",
     "0", "3", "no", "yes",

@@ -16,12 +16,10 @@ from tests.waiting import until
 
 TOKENS = 5  # of an answer of the toy model
 RANKED = [str(TESTS / "ranked.py")]
-FILE = str(TESTS / "toy.py")
 
 
-def arguments(model: str, out: Path, budget: int, tasks: str = "toy_gen") -> list[str]:
-    options = ["--task_paths", FILE, "--output_dir", str(out), "--quiet", "--max_tokens_total", str(budget)]
-    return ["eval", model, tasks, *options]
+def within(budget: int, out: Path, tasks: str = "toy_gen", **model: str) -> list[str]:
+    return toy(out, tasks, "--max_tokens_total", str(budget), **model)
 
 
 def spent(out: Path) -> int:
@@ -38,8 +36,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def test_ranks_of_a_local_model_share_a_budget(apart: dict[str, str], tmp_path: Path) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     for budget, done in ((60, 12), (100, 20)):
-        command = toy(out, "toy_gen", "--max_tokens_total", str(budget))
-        ranks = start_ranks(2, command, RANKED, TOY_LOG=str(log), **apart)
+        ranks = start_ranks(2, within(budget, out), RANKED, TOY_LOG=str(log), **apart)
         results = [ended(process) for process in ranks]
         assert [code for code, _ in results] == [4, 0], results
         assert done <= len(lines(log)) <= done + 1, "each rank may have one request in flight"
@@ -54,8 +51,7 @@ def test_ranks_of_a_local_model_share_a_budget(apart: dict[str, str], tmp_path: 
 
 def test_ranks_in_lock_step_stop_together(tmp_path: Path) -> None:
     steps, out, log = tmp_path / "steps", tmp_path / "out", tmp_path / "log"
-    command = toy(out, "toy_gen", "--max_tokens_total", "60", model=f"stepping[path=toy,steps={steps}]")
-    ranks = start_ranks(2, command, RANKED, TOY_LOG=str(log))
+    ranks = start_ranks(2, within(60, out, model=f"stepping[path=toy,steps={steps}]"), RANKED, TOY_LOG=str(log))
     results = [ended(process) for process in ranks]
     assert [code for code, _ in results] == [4, 0], results
     assert lines(tmp_path / "steps-0") == lines(tmp_path / "steps-1") != []
@@ -65,7 +61,7 @@ def test_ranks_in_lock_step_stop_together(tmp_path: Path) -> None:
 
 def held(out: Path, log: Path, budget: int, responses: int, **more: str) -> subprocess.Popen[str]:
     """A process that waits in the middle of its work, when its file says what it has spent."""
-    process = start_mill(arguments("toy[path=toy,batch_size=1]", out, budget), TOY_LOG=str(log), **more)
+    process = start_mill(within(budget, out, model="toy[path=toy,batch_size=1]"), TOY_LOG=str(log), **more)
     until(lambda: len(lines(log)) == responses, f"response {responses}")
     until(lambda: out.is_dir() and spent(out) == TOKENS * (responses - 1), "what it has spent")
     return process
@@ -75,7 +71,7 @@ def test_what_a_killed_process_has_spent_counts(tmp_path: Path) -> None:
     out, log = tmp_path / "out", tmp_path / "log"
     kill(held(out, log, 100, 9, TOY_HOLD="9"))
     assert spent(out) == 8 * TOKENS == TOKENS * len(recorded(out))
-    assert run(arguments("toy[path=toy]", out, 100))[0] == 4
+    assert run(within(100, out))[0] == 4
     assert spent(out) == 100
 
 
@@ -83,19 +79,7 @@ def test_what_another_process_has_spent_counts(tmp_path: Path) -> None:
     out, log, hold = tmp_path / "out", tmp_path / "log", tmp_path / "hold"
     hold.write_text("9")
     first = held(out, log, 60, 9, TOY_HOLD=str(hold))
-    assert run(arguments("toy[path=toy]", out, 60, "toy_gen2"))[0] == 4
+    assert run(within(60, out, "toy_gen2"))[0] == 4
     assert spent(out) == 60 and scores(out)["tasks"]["toy_gen2"]["n"] == 4
     hold.write_text("1000")
     assert ended(first)[0] == 4 and spent(out) == 65, "one request was in flight"
-
-
-def test_the_time_of_killed_sessions_counts(tmp_path: Path) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    command = toy(out, "toy_gen", "--max_time", "60s")
-    process = start_mill(command, TOY_LOG=str(log), TOY_HOLD="9")
-    until(lambda: len(lines(log)) == 9, "ninth response")
-    until(lambda: spent_so_far(RunFolder(only(out, "manifest.json").parent))[1] > 0.4, "a beat")
-    kill(process)
-    seconds = spent_so_far(RunFolder(only(out, "manifest.json").parent))[1]
-    code, _ = run(toy(out, "toy_gen", "--max_time", f"{seconds:.3f}"), TOY_LOG=str(log))
-    assert code == 4

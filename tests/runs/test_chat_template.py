@@ -80,8 +80,6 @@ def test_prompts_that_a_task_gives_as_text_are_chat_messages_and_documents_are_n
 CONTRADICTIONS: dict[str, tuple[list[str], str]] = {
     "hf": (["eval", "hf[path=x,use_chat_template=false]", "qa.csv", "--apply_chat_template"],
            "hf[use_chat_template=false] contradicts --apply_chat_template: leave one of them out"),
-    "the other name": (["eval", "hf[path=x,apply_chat_template=no]", "qa.csv", "--use_chat_template"],
-                       "hf[use_chat_template=false] contradicts --apply_chat_template: leave one of them out"),
     "a run file": (["eval", "hf[path=x,use_chat_template=true]", "qa.csv", "--config", "run.yaml"],
                    "hf[use_chat_template=true] contradicts apply_chat_template=false: leave one of them out"),
     "a config file": (["eval", "model.py", "qa.csv", "--apply_chat_template"],
@@ -94,8 +92,6 @@ CONTRADICTIONS: dict[str, tuple[list[str], str]] = {
         "hf[use_chat_template=false] contradicts --chat (--no_chat switches it off): leave one of them out"),
     "a check without": (["compare", "hf[path=x,use_chat_template=true]", "hf[path=y]", "--no_chat"],
                         "hf[use_chat_template=true] contradicts --no_chat: leave one of them out"),
-    "scheduled": (["schedule", "hf[path=x,use_chat_template=false]", "qa.csv", "--apply_chat_template", "--dry_run"],
-                  "hf[use_chat_template=false] contradicts --apply_chat_template: leave one of them out"),
 }  # fmt: skip
 
 

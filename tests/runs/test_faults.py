@@ -1,15 +1,13 @@
-"""Full disks, clock jumps, killed drivers: reported in one line, and resumed to the end of an undisturbed run."""
+"""Full disks and killed drivers: reported in one line, and resumed to the end of an undisturbed run."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,9 +15,8 @@ from mill.api.errors import RunError
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.cli.main import run as mill
-from mill.runs import evaluate
 from mill.store.record import Record
-from tests.outcomes import assert_same_end, recorded, sessions
+from tests.outcomes import assert_same_end, recorded
 from tests.runs.faults import (
     PATIENCE_S,
     TASKS,
@@ -33,9 +30,7 @@ from tests.runs.faults import (
     stderr_of,
     until_first_response,
 )
-from tests.waiting import until
 
-DAY_S = 86400
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -77,63 +72,10 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-@pytest.fixture
-def clock(tmp_path: Path) -> Path:
-    """A file with the seconds by which the clocks of runs are wrong; `with_clock` has runs look at it all the time."""
-    file = tmp_path / "clock"
-    file.write_text("0")
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(
-        "import time\n"
-        "real, local, utc, format = time.time, time.localtime, time.gmtime, time.strftime\n"
-        "def now():\n"
-        f"    with open({str(file)!r}) as handle:\n"
-        "        return real() + float(handle.read() or 0)\n"
-        "time.time = now\n"
-        "time.time_ns = lambda: int(now() * 1e9)\n"
-        "time.localtime = lambda at=None: local(now() if at is None else at)\n"
-        "time.gmtime = lambda at=None: utc(now() if at is None else at)\n"
-        "time.strftime = lambda how, at=None: format(how, time.localtime() if at is None else at)\n"
-    )
-    return file
-
-
-def with_clock(clock: Path) -> dict[str, str]:
-    return {"PYTHONPATH": f"{clock.parent / 'site'}{os.pathsep}{TOY.parent.parent}"}
-
-
 def assert_one_line(text: str, *parts: str) -> None:
     lines = [line for line in text.splitlines() if line.startswith("mill")]
     assert len(lines) == 1 and all(part in lines[0] for part in parts), text
     assert "Traceback" not in text and "unexpected" not in text
-
-
-def interrupted(out: Path, log: Path, *, after: int, env: Mapping[str, str] | None = None) -> None:
-    """A session that is ended by its scheduler after so many more answers."""
-    log.write_text("")
-    run = start(out, log, env={**(env or {}), "TOY_HOLD": str(after)})
-    until_first_response(run, log, answers=after)
-    run.send_signal(signal.SIGTERM)
-    assert run.wait(PATIENCE_S) == 143
-
-
-def test_a_disk_that_fills_up_while_answers_come(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
-    log, hold = tmp_path / "log", tmp_path / "hold"
-    hold.write_text("22")
-    run = start(disk.out, log, env={"TOY_HOLD": str(hold)})
-    until_first_response(run, log, answers=22)
-    disk.fill()
-    hold.write_text("1000")
-    assert run.wait(PATIENCE_S) == 1
-    assert_one_line(stderr_of(log), "cannot write", "No space left on device")
-    assert len(recorded(disk.out)) >= 16, "what was answered before is kept"
-    again = tmp_path / "again"
-    assert start(disk.out, again).wait(PATIENCE_S) == 1
-    assert_one_line(stderr_of(again), "cannot write", "No space left on device")
-    disk.clear()
-    resume(disk.out, log)
-    assert_same_end(disk.out, undisturbed)
-    assert not leftovers(disk.out)
 
 
 def test_a_disk_that_is_full_at_every_possible_moment(
@@ -159,34 +101,6 @@ def test_a_disk_that_is_full_at_every_possible_moment(
     assert not leftovers(disk.out)
 
 
-@pytest.mark.parametrize("function, place", [("write_results", "sessions"), ("write_samples", "samples")])
-def test_a_disk_that_is_full_when_scores_are_written(
-    undisturbed: Path,
-    toy_here: Path,
-    disk: Disk,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    function: str,
-    place: str,
-) -> None:
-    write = getattr(evaluate, function)
-
-    def write_late(*given: Any) -> Any:
-        if len(recorded(disk.out)) == len(recorded(undisturbed)):
-            disk.fill()
-        return write(*given)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(evaluate, function, write_late)
-        assert mill(arguments(disk.out, TASKS, "--quiet")) == 1
-    assert_one_line(capsys.readouterr().err, "cannot write", f"/{place}/", "No space left on device")
-    disk.clear()
-    resume(disk.out, toy_here)
-    assert not computed(toy_here)
-    assert_same_end(disk.out, undisturbed)
-    assert not leftovers(disk.out)
-
-
 def test_an_answer_for_a_part_of_which_there_is_room_is_reported_as_lost(disk: Disk) -> None:
     small, large = Request(GENERATE, "small"), Request(GENERATE, "large")
     record = Record(disk.out)
@@ -201,7 +115,9 @@ def test_an_answer_for_a_part_of_which_there_is_room_is_reported_as_lost(disk: D
 
 def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, disk: Disk) -> None:
     log, refused = tmp_path / "log", tmp_path / "refused"
-    interrupted(disk.out, log, after=20)
+    run = start(disk.out, log, env={"TOY_HOLD": "20"})
+    until_first_response(run, log, answers=20)
+    kill(run)
     disk.remount("ro")
     for out in (disk.out, disk.path / "new"):
         refused.with_name("refused.err").unlink(missing_ok=True)
@@ -211,77 +127,6 @@ def test_an_output_folder_that_is_read_only(undisturbed: Path, tmp_path: Path, d
     disk.remount("rw")
     resume(disk.out, log)
     assert_same_end(disk.out, undisturbed)
-
-
-def test_a_clock_that_jumps_between_runs(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    for jump in (0, -400 * DAY_S):
-        clock.write_text(str(jump))
-        known = recorded(out)
-        interrupted(out, log, after=20, env=with_clock(clock))
-        assert not set(computed(log)) & set(known)
-    clock.write_text(str(-3 * DAY_S))
-    resume(out, log, env=with_clock(clock))
-    assert_same_end(out, undisturbed)
-    assert [entry["ended"] for entry in sessions(out)] == ["interrupted"] * 2 + ["finished"]
-    assert len({entry["started"][:4] for entry in sessions(out)}) > 1, "the clock was not changed"
-
-
-def test_a_clock_that_jumps_back_does_not_give_the_turn_to_two(undisturbed: Path, tmp_path: Path, clock: Path) -> None:
-    """Who starts later then has the earlier name."""
-    out, first, second, hold = tmp_path / "out", tmp_path / "first", tmp_path / "second", tmp_path / "hold"
-    hold.write_text("9")
-    runs = [start(out, first, env={**with_clock(clock), "TOY_HOLD": str(hold)})]
-    until_first_response(runs[0], first, answers=9)
-    clock.write_text(str(-DAY_S))
-    runs.append(start(out, second, env=with_clock(clock)))
-    until(lambda: "waiting for it to end" in stderr_of(second), "notice of the second run")
-    hold.write_text("1000")
-    assert [run.wait(PATIENCE_S) for run in runs] == [0, 0]
-    assert not computed(second)
-    assert_same_end(out, undisturbed)
-
-
-@pytest.fixture(scope="module")
-def three_sessions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole run whose answers lie in three files."""
-    folder = tmp_path_factory.mktemp("three")
-    for _ in range(2):
-        interrupted(folder / "out", folder / "log", after=20)
-    resume(folder / "out", folder / "log")
-    return folder / "out"
-
-
-@pytest.mark.parametrize("which, cut", [(0, 1), (1, 60)])
-def test_a_torn_record_in_any_of_several_files(
-    undisturbed: Path, three_sessions: Path, tmp_path: Path, which: int, cut: int
-) -> None:
-    """The last line of one of the files, torn at its end or in its middle."""
-    out, log = Path(shutil.copytree(three_sessions, tmp_path / "out")), tmp_path / "log"
-    assert_same_end(out, undisturbed)
-    files = sorted(out.glob("*/*/record/*.jsonl"))
-    assert len(files) == 3
-    files[which].write_bytes(files[which].read_bytes()[:-cut])
-    resume(out, log)
-    assert len(computed(log)) == 1
-    assert_same_end(out, undisturbed)
-
-
-def test_a_driver_killed_at_any_moment_from_its_start_to_its_end(undisturbed: Path, tmp_path: Path) -> None:
-    """Also while it plans, and while it writes samples and results, where a killed run spends little time."""
-    out, log, delay = tmp_path / "out", tmp_path / "log", 0.2
-    while True:
-        known = recorded(out)
-        log.write_text("")
-        run = start(out, log)
-        try:
-            assert run.wait(delay) == 0, stderr_of(log)
-            break
-        except subprocess.TimeoutExpired:
-            kill(run)
-        assert not set(computed(log)) & set(known), "a recorded answer was computed again"
-        delay += 0.2
-    assert_same_end(out, undisturbed)
 
 
 def test_a_run_killed_in_its_first_session_can_be_listed_and_scored(

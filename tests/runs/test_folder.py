@@ -54,11 +54,8 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_computed(tmp
         ["eval", "toy[path=a]", "nosuch"],
         ["eval", "toy[path=a]", "toy_gen", "--dry_run"],
         ["compare", "toy[path=a]", "toy[path=b,nosuch=1]", "--tasks", "toy_gen"],
-        ["compare", "toy[path=a]", "nosuch[path=b]", "--tasks", "toy_gen"],
         ["compare", "--runs", "nosuch", "neither"],
-        ["sweep", "toy[path=a]", "--baseline", "nosuch[x=1]", "--tasks", "toy_gen"],
         ["schedule", "toy[path=a]", "toy_gen", "--dry_run"],
-        ["schedule", "toy[path=a]", "nosuch"],
     ],
 )
 def test_a_command_that_is_refused_or_only_tried_leaves_no_folder(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,15 +50,11 @@ def answer(index: Index, key: str) -> Mapping[str, Any] | None:
     return None if offset is None else index.response(offset).to_dict()
 
 
-def put(folder: Path, request: Request, response: Response) -> None:
-    record = Record(folder)
-    record.put(request, response)
+def put(folder: Path, request: Request, response: Response, *, shareable: bool = True) -> Response:
+    record = Record(folder, shareable=shareable)
+    kept = record.put(request, response)
     record.close()
-
-
-def only_file(folder: Path) -> Path:
-    (found,) = (folder / "record").glob("*.jsonl")
-    return found
+    return kept
 
 
 any_text = st.text(st.characters() | st.sampled_from(ODD), max_size=20)
@@ -192,12 +189,8 @@ def test_a_line_completed_between_two_reads_is_not_damage(tmp_path: Path, monkey
     [
         b'{"key": brok\n',
         b"\n",
-        b"[]\n",
-        b'"text"\n',
-        b"7\n",
         b'{"kind": "generate_until", "response": {}}\n',
         b'{"key": "2", "kind": "generate_until"}\n',
-        b'{"key": "2", "response": null}\n',
         b"\x00\x00\x00\xff\n",
         line("2", "long enough").replace(b"long", b'long"'),
     ],
@@ -229,12 +222,8 @@ def test_a_distribution_outside_of_the_models_runs_is_refused(tmp_path: Path, na
     ("kind", "response"),
     [
         (GENERATE, {}),
-        (GENERATE, {"seconds": 0.1}),
         (GENERATE, {"text": None}),
-        (GENERATE, {"score": -1.0}),
         (LOGLIKELIHOOD, {"text": "x"}),
-        (LOGLIKELIHOOD, {"is_greedy": True}),
-        (LOGLIKELIHOOD, {"score": None}),
         ("classify", {"text": "x"}),
         ("nosuch", {"text": "x"}),
     ],
@@ -259,7 +248,7 @@ def test_a_line_that_lacks_what_its_kind_needs_is_no_answer(
 
 def test_an_answer_with_a_field_of_another_type_is_damage(tmp_path: Path) -> None:
     put(tmp_path / "run", ask(1), Response(text="x", output_tokens=3))
-    file = only_file(tmp_path / "run")
+    (file,) = (tmp_path / "run/record").glob("*.jsonl")
     file.write_bytes(file.read_bytes().replace(b'"output_tokens": 3', b'"output_tokens": "3"'))
     with pytest.raises(
         RunError, match=r"damaged at byte 0 \(the response is not valid: output_tokens: expected int \| null, got str\)"
@@ -275,11 +264,47 @@ def test_a_damaged_record_of_another_run_is_reported_and_not_used(tmp_path: Path
     assert "no responses are reused from another run" in caplog.text
 
 
-@pytest.mark.parametrize("value", ["[1, 2]", "{}", "7", "true"])
-def test_a_distribution_that_is_no_name_is_damage(tmp_path: Path, value: str) -> None:
-    head = f'{{"key": "{SCORED.key}", "kind": "loglikelihood", "deterministic": true, "failed": false, '
-    file = tmp_path / "run/record/a.jsonl"
-    file.parent.mkdir(parents=True)
-    file.write_text(f'{head}"response": {{"score": -1.0, "distribution": {value}}}}}\n')
-    with pytest.raises(RunError, match=r"a\.jsonl is damaged at byte 0"):
-        Record(tmp_path / "run").get(SCORED)
+# Distributions, and which answers other runs may have.
+
+PLAIN = Request(GENERATE, "a", options={"temperature": 0.0})
+VALUES = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]], dtype=np.float32))
+
+
+def scored(values: np.ndarray = VALUES) -> Response:
+    return Response(score=-1.5, is_greedy=False, distribution=values)
+
+
+def test_a_distribution_goes_to_a_file_that_the_response_names(tmp_path: Path) -> None:
+    found = put(tmp_path / "run", SCORED, scored())
+    assert found.distribution == f"run/distributions/{SCORED.key}.npy"
+    again = Record(tmp_path / "run").get(SCORED)
+    assert again is not None and again.distribution == found.distribution
+    assert np.array_equal(np.load(tmp_path / again.distribution), VALUES)
+
+
+def test_an_answer_whose_distribution_was_removed_is_computed_again(tmp_path: Path) -> None:
+    found = put(tmp_path / "run", SCORED, scored())
+    (tmp_path / str(found.distribution)).unlink()
+    assert Record(tmp_path / "run").get(SCORED) is None
+
+
+def test_a_run_takes_deterministic_answers_from_its_siblings_but_no_distributions(tmp_path: Path) -> None:
+    put(tmp_path / "one", SCORED, scored())
+    put(tmp_path / "one", PLAIN, Response(text="x"))
+    record = Record(tmp_path / "two", [tmp_path / "one"])
+    assert record.get(PLAIN) == Response(text="x")
+    assert record.get(SCORED) is None
+    record.close()
+
+
+def test_a_run_that_is_not_shareable_shares_no_responses(tmp_path: Path) -> None:
+    put(tmp_path / "one", PLAIN, Response(text="x"), shareable=False)
+    assert Record(tmp_path / "two", [tmp_path / "one"]).get(PLAIN) is None
+    assert Record(tmp_path / "one", shareable=False).get(PLAIN) == Response(text="x")
+
+
+def test_a_folder_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/distributions").write_text("")
+    with pytest.raises(RunError, match=r"cannot write .*npy"):
+        put(tmp_path / "run", SCORED, scored())

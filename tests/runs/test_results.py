@@ -51,11 +51,6 @@ def mean(results: dict[str, Any], name: str = "pair") -> tuple[float, int]:
     return entry["metrics"]["exact_match"]["value"], entry["n"]
 
 
-def test_a_mean_is_renewed_when_data_were_corrected(evaluate: Evaluate) -> None:
-    assert mean(evaluate()) == (1.0, 8)
-    assert mean(evaluate(right={"g1": False, "g2": False})) == (0.0, 8)
-
-
 def test_a_mean_is_that_of_the_results_beside_it(evaluate: Evaluate) -> None:
     """One task has other data and a limit; the full result of the other stays, and is what the mean is made of."""
     evaluate()

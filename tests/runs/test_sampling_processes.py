@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launching import TESTS, ended, run, run_ranks, start_mill
-from tests.waiting import until
+from tests.launching import TESTS, run, run_ranks
 
 pytestmark = pytest.mark.slow
 RANKED = [str(TESTS / "ranked.py")]
@@ -33,10 +29,6 @@ def computed(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def _reached(log: Path, least: int, process: subprocess.Popen[str]) -> bool:
-    return len(computed(log)) >= least or process.poll() is not None
-
-
 @pytest.mark.parametrize("choice", [("--decide", "acc>0.58"), ("--precision", "0.04"), ("--sample", "300")])
 def test_ranks_take_the_same_samples_as_one_process(tmp_path: Path, choice: tuple[str, str]) -> None:
     assert run(exam(tmp_path / "one", *choice), EXAM_LOG=str(tmp_path / "one.log"))[0] == 0
@@ -52,18 +44,3 @@ def test_ranks_without_a_shared_file_system_decide_the_same(tmp_path: Path) -> N
     code, err = run_ranks(2, exam(tmp_path / "two", *choice), RANKED, APART="1")
     assert code == 0, err
     assert results(tmp_path / "two-0") == results(tmp_path / "one")
-
-
-def test_a_killed_decision_is_resumed_to_the_same_end(tmp_path: Path) -> None:
-    choice = ("--decide", "acc>0.6")
-    assert run(exam(tmp_path / "one", *choice), EXAM_LOG=str(tmp_path / "one.log"))[0] == 0
-    log = tmp_path / "two.log"
-    for least in (50, 250, 400):
-        hold = least - len(computed(log))
-        process = start_mill(exam(tmp_path / "two", *choice), EXAM_LOG=str(log), EXAM_HOLD=str(hold))
-        until(partial(_reached, log, least, process), f"response {least}")
-        process.send_signal(signal.SIGKILL)
-        ended(process)
-    assert run(exam(tmp_path / "two", *choice), EXAM_LOG=str(log))[0] == 0
-    assert results(tmp_path / "two") == results(tmp_path / "one")
-    assert set(computed(log)) == set(computed(tmp_path / "one.log"))

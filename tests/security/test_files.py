@@ -36,11 +36,6 @@ class Trap:
         return Path.touch, (self.marker,)
 
 
-def test_unpickling_the_trap_creates_a_file(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(Trap(tmp_path / "marker")))
-    assert (tmp_path / "marker").exists()
-
-
 def test_distributions_with_objects_are_refused(tmp_path: Path) -> None:
     import numpy as np
 
@@ -275,11 +270,3 @@ def test_names_cannot_write_outside_of_the_output_folder(mill: Mill, tmp_path: P
     output.append(mill("collect", "--output_dir", str(out)))
     assert not [file for file in all_files(tmp_path) - before if not file.startswith("deep/er/out")]
     assert not [text for _, text in output if "Traceback" in text or "unexpected" in text]
-
-
-def test_a_text_file_in_a_deep_folder_is_a_task(mill: Mill, tmp_path: Path) -> None:
-    path = tmp_path.joinpath(*["d" * 60] * 4)
-    path.mkdir(parents=True)
-    (path / "notes.txt").write_text("the quick brown fox\n")
-    code, output = mill("eval", "toy[path=a]", str(path / "notes.txt"), "--task_paths", TOY)
-    assert code == 0, output

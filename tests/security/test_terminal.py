@@ -88,15 +88,8 @@ def test_untrusted_names_and_messages_are_printed_escaped(mill: Mill, evil_serve
     assert "\\x1b[31mred" in output["eval"][1] and "\\x9b2J" in output["eval"][1]
     assert output["eval"][0] == 1 and "2 of 3 samples failed" in output["eval"][1]
     assert not [text for _, text in output.values() if "\nmill: all is well" in text]
-
-
-def test_files_keep_the_original_text(mill: Mill, evil_server: FaultServer, tmp_path: Path) -> None:
-    (tmp_path / "evil.py").write_text(EVIL_TASK)
-    spec = f"openai-compat[base_url={evil_server.url},chat=true]"
-    mill("eval", spec, "evil*", "--task_paths", f"{TOY},evil.py", "--output_dir", "out")
-    (samples,) = Path("out").glob("*/*/samples/*.jsonl")
-    texts = [json.loads(line)["responses"][0][0].get("text") for line in samples.read_text().splitlines()]
-    assert f"{EVIL} answer 1" in texts
+    files = "".join(file.read_text() for file in Path(folder).glob("*/*/samples/*.jsonl"))
+    assert json.dumps(f"{EVIL} answer 1", ensure_ascii=False) in files, "files keep the original text"
 
 
 def test_every_print_function_escapes_control_characters(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import socket
 from collections.abc import Sequence
@@ -23,7 +21,6 @@ from mill.tasks.agent import bash_tool, file_tools, python_tool
 from mill.tasks.gsm8k import GSM8KPython
 from mill.tasks.load import Selection
 from tests.plans import prepare
-from tests.waiting import until
 
 isolated = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="no sandbox works here")
 
@@ -59,14 +56,9 @@ def test_bash_runs_a_command_apart() -> None:
         ("yes", "TimeoutError: it took more than 2 s; it printed: y"),
         ("head -c 10000000 /dev/zero | tr '\\0' x", "x" * 2**16),
         ("echo x > /usr/planted", "RuntimeError: RuntimeError: exit code 1; it printed: .*Read-only file system"),
-        ("ln -s /etc/shadow link; cat link", "RuntimeError: .*No such file"),
         ("exec 3<>/dev/tcp/127.0.0.1/{port}", "RuntimeError: .*Connection refused"),
         ("kill -9 $PPID", "RuntimeError: ended early with SIGKILL"),
-        ("cat", r"\(it printed nothing\)"),
         ("echo a\x00b", "RuntimeError: ValueError: embedded null byte"),
-        ("echo \ud800", "RuntimeError: UnicodeEncodeError"),
-        (f"echo {'x' * 200_000}", "RuntimeError: .*Argument list too long"),
-        ("printf '\\377'", "\ufffd"),
     ],
 )
 def test_a_hostile_command_gives_a_text(command: str, found: str) -> None:
@@ -77,24 +69,6 @@ def test_a_hostile_command_gives_a_text(command: str, found: str) -> None:
         except Exception as error:
             output = f"{type(error).__name__}: {error}"
     assert re.match(found, output, re.DOTALL) and len(output) < 70_000, output[:300]
-
-
-@isolated
-@pytest.mark.parametrize("command", ["(setsid {sleep} &)", "nohup {sleep} & disown", "{sleep} & wait"])
-def test_a_background_process_of_a_command_ends_with_it(command: str) -> None:
-    seconds = f"600.{os.getpid()}"
-    sleep = f"sleep {seconds} >/dev/null 2>&1"
-    with contextlib.suppress(TimeoutError):
-        bash_tool(timeout=1).function(command=command.replace("{sleep}", sleep))
-    until(lambda: seconds not in _command_lines(), "end of the process")
-
-
-def _command_lines() -> str:
-    lines = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            lines.append(file.read_text(errors="replace"))
-    return "\n".join(lines)
 
 
 def test_files_are_read_by_name_alone() -> None:

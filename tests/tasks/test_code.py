@@ -101,15 +101,11 @@ def task_of(name: str) -> CodeTask:
     [
         ("    return 1\n", "    return 1\n"),
         ("```python\ndef f(): pass\n```", "def f(): pass\n"),
-        ("```\nx = 1\n```\nthen\n```py\ndef f(): return 1\n```", "def f(): return 1\n"),
         ("```python\ndef f(): return 1\n```\nBetter:\n```python\ndef f(): return 2\n```", "def f(): return 2\n"),
         ("```python\ndef f(): return 1\n```\nUse:\n```python\nprint(f())\n```", "def f(): return 1\n"),
-        ("```python\nx = 1\n```\n```python\ny = 1\n```", "x = 1\n"),
         ("1. Code:\n   ```python\n   def f():\n       return 1\n   ```\n", "def f():\n    return 1\n"),
         ("```python\ndef f():\n    return 1", "def f():\n    return 1"),  # cut at the token limit
-        ("```python\n    return 1\n```", "    return 1\n"),
         ("```python\ndef ff(): pass\n```\n```python\nclass f: pass\n```", "class f: pass\n"),
-        ("    return 1\n```\n", "    return 1\n```\n"),
         ("", ""),
     ],
 )

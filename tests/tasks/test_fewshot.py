@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mill.api.task import RenderSettings, Sample
-from mill.tasks.commonsense import Piqa
 from mill.tasks.prompted import drawn_shots
 
 POOL: list[dict[str, Any]] = [{"q": number} for number in range(50)]
@@ -40,31 +36,3 @@ def test_a_draw_never_holds_the_question_and_has_the_count(
 
 def test_a_draw_is_the_same_on_every_machine_and_in_every_process() -> None:
     assert drawn(sample_id="1", seed=12) == [38, 19, 46, 44, 36]
-
-
-@pytest.fixture
-def piqa(put: Callable[..., None]) -> Piqa:
-    """Eight questions; the 20 rows to draw examples from hold copies of all eight."""
-    rows = [{"goal": f"goal {k}", "sol1": "one", "sol2": "two", "label": k % 2} for k in range(12)]
-    put("piqa/validation", *rows[:8])
-    put("piqa/train", *rows, *rows[:8])
-    return Piqa("piqa")
-
-
-def contexts(task: Piqa, samples: list[Sample], seed: int = 0) -> dict[str, Any]:
-    settings = RenderSettings(n_shots=3, seed=seed)
-    return {sample.id: task.requests(sample, settings)[0].context for sample in samples}
-
-
-def test_prompts_do_not_depend_on_order_or_limit(piqa: Piqa) -> None:
-    samples = list(piqa.samples())
-    full = contexts(piqa, samples)
-    assert contexts(Piqa("piqa"), samples[::-1]) == full
-    assert contexts(Piqa("piqa"), samples[5:6]) == {"5": full["5"]}
-
-
-def test_a_prompt_has_its_question_once_and_the_count_of_examples(piqa: Piqa) -> None:
-    for sample_id, context in contexts(piqa, list(piqa.samples())).items():
-        assert context.count(f"Question: goal {sample_id}\n") == 1
-        assert context.count("Question: ") == 4
-        assert context.endswith(f"Question: goal {sample_id}\nAnswer:")

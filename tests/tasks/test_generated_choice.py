@@ -334,15 +334,12 @@ def test_a_run_is_scored_again_with_the_orders_that_it_had(
 REFUSED = {
     "a task by log-probability": (["hellaswag", "--cot"], "--cot is for tasks where the model generates the letter"),
     "one with another form": (["hellaswag", "--permutations", "2"], "not for hellaswag, but for hellaswag_gen"),
-    "a task that generates": (["gsm8k", "--shuffle_choices"], "not for gsm8k"),
     "one task of several": (["arc_easy_gen,gsm8k", "--permutations", "2"], "not for gsm8k"),
     "no orders": (["arc_easy_gen", "--permutations", "0"], "--permutations must be a whole number from 1 to 1000, not 0"),
-    "words": (["arc_easy_gen", "--permutations", "two"], "--permutations must be a whole number"),
     "mmlu without log-probabilities": (
         ["mmlu"],
         "; mmlu_gen needs no log-probabilities: the model generates the letter of a choice",
     ),
-    "a subject": (["mmlu_anatomy"], "; mmlu_anatomy_gen needs no log-probabilities"),
     "an area": (["mmlu_stem,piqa"], "; mmlu_stem_gen needs no log-probabilities"),
 }
 

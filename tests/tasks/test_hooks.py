@@ -88,35 +88,27 @@ def test_a_task_as_it_should_be_is_taken() -> None:
 UNEQUAL = [Request(GENERATE, "a", options=OPTIONS), Request(GENERATE, "b", options=OPTIONS, repeats=2)]
 FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "samples that raise": ({"samples": raising(ValueError("no"))}, "samples() raised ValueError: no"),
-    "samples that raise no Exception": ({"samples": raising(Stop("now"))}, "samples() raised Stop: now"),
     "samples that are none": ({"samples": giving(None)}, "samples() gives None, not a list"),
     "a sample that is a mapping": ({"samples": giving([{"id": "0"}])}, "an item of samples() is a dict, not a Sample"),
     "an id that is a number": ({"samples": sampling((0, {}))}, "a sample has the id 0 and the row a dict"),
-    "a row that is a list": ({"samples": sampling(("0", []))}, "and the row a list: a text and a mapping are needed"),
     "one id twice": ({"samples": giving([SAMPLE, SAMPLE])}, "made has two samples with the id '0'"),
     "no samples": ({"samples": giving([])}, "made has no samples"),
-    "requests that are none": ({"requests": giving(None)}, "requests() of sample 0 gives None, not a list"),
     "a request that is a text": ({"requests": giving(["q"])}, "a request of sample 0 is 'q', not a Request"),
     "no context": ({"requests": asking(context=None)}, "must be a text or a tuple of Messages"),
     "a message that is a mapping": (
         {"requests": asking(context=({"role": "user"},))},
         "must be a text or a tuple of Messages",
     ),
-    "an empty dialog": ({"requests": asking(context=())}, "is an empty dialog"),
     "options that JSON cannot hold": ({"requests": asking(options={**OPTIONS, "x": {1}})}, "cannot be written as JSON"),
     "options of another's making": ({"requests": asking(options={"max_gen_toks": 5})}, "lack until, temperature"),
-    "no repeats": ({"requests": asking(repeats=0)}, "repeats of a request of sample 0 is 0"),
     "other repeats for each request": ({"requests": giving(UNEQUAL)}, "the requests of sample 0 have different repeats"),
     "a decoding option that is none": (
         {"requests": lambda self, sample, settings: settings.options(untill="a")},
         "the task made cannot be rendered: unknown decoding option 'untill'; did you mean until",
     ),
     "a target that cannot be written": ({"target": giving({(1, 2): 3})}, "target() of sample 0, written as JSON, raised"),
-    "a category that is a number": ({"category": giving(5)}, "category() of sample 0 is 5, not a text"),
-    "metrics that are a list": ({"metrics": ["mean"]}, "made has no metrics"),
     "an unknown metric": ({"metrics": {"a": "meen"}}, "unknown metric 'meen'; did you mean mean"),
     "a kind that is none": ({"kind": "guess"}, "kind is 'guess', not one of generate_until"),
-    "modalities that are a text": ({"modalities": "text"}, "modalities is 'text', not a set of texts"),
     "a judge that is a text": ({"judge": "org/judge"}, "judge is 'org/judge', not a Judge or None"),
 }
 

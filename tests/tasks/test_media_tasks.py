@@ -81,10 +81,7 @@ def test_mmmu_pro_puts_images_where_the_text_names_them(root: Path) -> None:
     [
         ("The second is older.\nAnswer: B", 1.0),
         ("Answer: A? No, wait.\nAnswer: (B)", 1.0),
-        ("**Answer:** **B**", 1.0),
         ("Answer: A picture is not enough. Answer: B", 1.0),
-        ("The answer is B.", 1.0),
-        ("Answer: C", 0.0),
         ("B", 0.0),
         ("", 0.0),
     ],

@@ -300,13 +300,10 @@ def test_gsm8k_with_and_without_an_example(gsm8k: None) -> None:
     ("text", "strict", "flexible"),
     [
         (" 2 * 617\n#### 1,234", 1.0, 1.0),
-        ("#### 1234.", 1.0, 1.0),
         ("The answer is $1,234.", 0.0, 1.0),
         ("#### $1234", 0.0, 1.0),
         ("#### 1234 nuts, or 2 bags", 1.0, 0.0),
         ("#### 7\n#### 1234", 0.0, 1.0),
-        ("#### -1234", 0.0, 0.0),
-        ("about twelve hundred", 0.0, 0.0),
         ("", 0.0, 0.0),
     ],
 )
@@ -366,11 +363,9 @@ def test_mmlu_pro_keeps_the_rows_of_its_category_for_questions_and_examples(mmlu
     ("text", "value"),
     [
         ("DNA is in the nucleus. The answer is (A).", 1.0),
-        ("The answer is A", 1.0),
         ("The answer is (A). No, the answer is (B).", 1.0),
         ("The answer is (B). No, the answer is (A).", 0.0),
         ("A", 0.0),
-        ("Answer: (A)", 0.0),
         ("", 0.0),
     ],
 )
@@ -418,15 +413,6 @@ def test_wikitext_lines_are_joined_into_pages_at_first_level_titles(put: Put) ->
     assert [sample.doc for sample in make_task("wikitext").samples()] == [{"page": page} for page in PAGES]
 
 
-def test_wikitext_without_raw_text_reports_that_another_form_is_used(put: Put) -> None:
-    put("Salesforce/wikitext/wikitext-2-v1/test", *({"text": line} for line in LINES))
-    task = make_task("wikitext")
-    assert len(task.samples()) == 2
-    assert task.warnings() == [
-        "wikitext-2-v1, with its <unk> words, is used instead of wikitext-2-raw-v1: scores are not comparable"
-    ]
-
-
 PROMPT = (
     "Solve the problem step by step. End with a line that holds #### and the number alone.\n\n"
     "Question: Tom has 2 bags of 3 nuts. How many nuts?\nAnswer:"
@@ -457,7 +443,6 @@ def test_the_second_round_sees_the_first_answer(review: GSM8KReview) -> None:
         ("#### 5", "#### 6", {"exact_match_first": 0.0, "exact_match": 1.0, "changed": 1.0}),
         ("#### 6", "#### 5", {"exact_match_first": 1.0, "exact_match": 0.0, "changed": 1.0}),
         ("#### 6", "Yes, it is $6.", {"exact_match_first": 1.0, "exact_match": 1.0, "changed": 0.0}),
-        ("#### 5", "I stay with 5", {"exact_match_first": 0.0, "exact_match": 0.0, "changed": 0.0}),
         ("no idea", "#### 6", {"exact_match_first": 0.0, "exact_match": 1.0, "changed": 1.0}),
     ],
 )

@@ -74,10 +74,7 @@ def test_answers_are_scored_where_gold_is_known(tmp_path: Path) -> None:
     ("line", "words"),
     [
         ({"question": "x"}, "line 2 has no text under 'prompt'; it has question"),
-        ({}, "line 2 has no text under 'prompt'; it has nothing"),
         ({"prompt": ""}, "line 2 has no text under 'prompt'"),
-        ({"prompt": 5}, "line 2 has no text under 'prompt'"),
-        ({"prompt": ["a"]}, "line 2 has no text under 'prompt'"),
         (
             {"prompt": "a", "video": "a.mp4"},
             "line 2 has video, and the prompts of a suite are text; name the file as a task",
@@ -104,16 +101,10 @@ def test_unknown_names_are_refused_with_those_that_look_alike(tmp_path: Path) ->
     [
         ({"answer": "abc", "extract": "number"}, "the answer 'abc', which extract=number finds in no text; give a number"),
         ({"answer": "F", "extract": "choice"}, "give a letter from A to E"),
-        ({"answer": "true", "extract": "yes_no"}, "give yes or no"),
         ({"answer": '{"a": 1}', "extract": "json"}, "give an object or a list, as JSON and not as text"),
-        ({"answer": 5, "extract": "json"}, "give an object or a list"),
         ({"answer": "?!"}, "give one line with a letter or a digit in it"),
-        ({"answer": "one\ntwo"}, "give one line"),
-        ({"answer": ""}, "give one line"),
         ({"answer": float("nan")}, "give a number"),
         ({"max_tokens": "5"}, "max_tokens '5', not a count of at least 1"),
-        ({"max_tokens": 0}, "max_tokens 0, not a count"),
-        ({"max_tokens": True}, "max_tokens True, not a count"),
         ({"tools": [{"name": "f"}]}, "has 'tools', which is not sent with a prompt; rename or remove the column"),
         ({"response_format": {"type": "json_object"}}, "has 'response_format', which is not sent with a prompt"),
         ({"system": "Be brief."}, "--tasks FILE.jsonl runs the file as a task, which sends it"),

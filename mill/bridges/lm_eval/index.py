@@ -50,14 +50,11 @@ def listed(entries: Mapping[str, IndexEntry], text: str) -> list[tuple[str, str]
     def order(name: str) -> tuple[bool, bool, bool, str]:
         return name != text, name not in inside, entries[name].kind != GROUP, name
 
-    return [
-        (name, _kind(entries[name], text if name in inside else "")) for name in sorted(filter(wanted, entries), key=order)
-    ]
+    def kind(name: str) -> str:
+        of = f" of {len(entries[name].members)}" if entries[name].members else ""
+        return f"{entries[name].kind}{of}{f', in {text}' if name in inside else ''}"
 
-
-def _kind(entry: IndexEntry, group: str) -> str:
-    kind = f"{entry.kind} of {len(entry.members)}" if entry.members else entry.kind
-    return f"{kind}, in {group}" if group else kind
+    return [(name, kind(name)) for name in sorted(filter(wanted, entries), key=order)]
 
 
 def stored_index(package: str, root: Path, version: str, make: Callable[[Path], Entries]) -> Entries:

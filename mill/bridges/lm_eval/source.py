@@ -6,6 +6,7 @@ import contextlib
 import fnmatch
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,8 @@ def recorded_documents(by_task: Mapping[str, Documents]) -> Iterator[None]:
     from lm_eval.api.task import ConfigurableTask, Task
 
     def download(task: Any, *_: Any, **__: Any) -> None:
-        task.dataset = _AnySplit(by_task[task.config.task])
+        rows = _Rows(map(dict, by_task[task.config.task]))
+        task.dataset = defaultdict(lambda: rows)  # which split was evaluated does not matter any more
         task.config.process_docs = None  # the recorded ones are processed already
 
     changed: dict[str, Any] = {"download": download, "fewshot_docs": lambda task: None}
@@ -45,17 +47,6 @@ class _Rows(list[Any]):
     @property
     def features(self) -> dict[str, None]:
         return dict.fromkeys(self[0]) if self else {}
-
-
-class _AnySplit(dict[str, Any]):
-    """A dataset whose every split is the recorded documents: which one was evaluated does not matter any more."""
-
-    def __init__(self, documents: Documents) -> None:
-        super().__init__()
-        self.rows = _Rows(dict(document) for document in documents)
-
-    def __missing__(self, split: str) -> Any:
-        return self.rows
 
 
 _QUESTION_CUE = re.compile(r"^\s*Q:\s*(?!.*\nQ:)", re.DOTALL)  # of one question; others have examples in their text

@@ -5,6 +5,7 @@ lm-eval loads the documents, draws the examples, renders the prompts, filters an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
@@ -274,7 +275,7 @@ def _response(response: Response) -> Any:
 # Instances of lm-eval as requests of mill, and the chat template that lm-eval gets: one that returns the messages.
 
 _MARK = "\u2061\u2062"  # invisible; starts the text of every ChatPrompt, so that one that lm-eval changed is noticed
-_PLACEHOLDERS = {IMAGE: "<image>", AUDIO: "<audio>"}
+_PLACEHOLDERS = {"<image>": IMAGE, "<audio>": AUDIO}
 _MEDIA_ARGUMENTS = {"visual": IMAGE, "audio": AUDIO}
 
 
@@ -310,20 +311,9 @@ def context_of(prompt: str, media: Mapping[str, Any] | None = None) -> Context:
 
 def _placed(text: str, waiting: dict[str, list[Media]]) -> str | tuple[str | Media, ...]:
     """A text with the next media in place of its placeholders, which are used up."""
-    parts: list[str | Media] = [text]
-    for kind, placeholder in _PLACEHOLDERS.items():
-        split: list[str | Media] = []
-        for part in parts:
-            if isinstance(part, Media):
-                split.append(part)
-                continue
-            for number, piece in enumerate(part.split(placeholder)):
-                if number:
-                    split.append(waiting[kind].pop(0) if waiting[kind] else placeholder)
-                split.append(piece)
-        parts = split
-    found = tuple(part for part in parts if part != "")
-    return found if any(isinstance(part, Media) for part in found) else text
+    pieces = filter(None, re.split(f"({'|'.join(_PLACEHOLDERS)})", text))
+    parts = tuple(waiting[kind].pop(0) if waiting.get(kind := _PLACEHOLDERS.get(piece, "")) else piece for piece in pieces)
+    return parts if any(isinstance(part, Media) for part in parts) else text
 
 
 # Options that change nothing at these values.

@@ -68,17 +68,12 @@ def write_rows(file: Path, rows: Sequence[dict[str, Any]], **features: Any) -> N
     datasets.Dataset.from_list([*rows], features=datasets.Features({**text, **features})).to_parquet(str(file))
 
 
-def write_docvqa(data: Path, answers: Sequence[str] = ()) -> None:
+def write_docvqa(data: Path, answers: Sequence[str] = ("cat",) * 8) -> None:
     import datasets
 
     rows = [
-        {
-            "questionId": str(n),
-            "question": f"what is in picture {n} ?",
-            "image": picture(n),
-            "answers": [answers[n] if answers else "cat"],
-        }
-        for n in range(8)
+        {"questionId": str(n), "question": f"what is in picture {n} ?", "image": picture(n), "answers": [answer]}
+        for n, answer in enumerate(answers)
     ]
     features = {"image": datasets.Image(), "answers": [datasets.Value("string")]}
     write_rows(data / "lmms-lab-encoder" / "DocVQA" / "DocVQA" / "validation.parquet", rows, **features)
@@ -87,50 +82,30 @@ def write_docvqa(data: Path, answers: Sequence[str] = ()) -> None:
 def write_seedbench(data: Path) -> None:
     import datasets
 
-    rows = [
-        {
-            "question_id": str(n),
-            "question": f"what is in picture {n} ?",
-            "image": [picture(n), picture(n + 50)],
-            **{f"choice_{letter}": WORDS[(n + at) % 4] for at, letter in enumerate("abcd")},
-            "answer": "C",
-            "data_type": "image",
-        }
-        for n in range(12)
-    ]
+    rows = []
+    for n in range(12):
+        choices = {f"choice_{letter}": WORDS[(n + at) % 4] for at, letter in enumerate("abcd")}
+        row = {"question_id": str(n), "question": f"what is in picture {n} ?", "answer": "C", "data_type": "image"}
+        rows.append({**row, **choices, "image": [picture(n), picture(n + 50)]})
     write_rows(data / "lmms-lab-encoder" / "SEED-Bench" / "test.parquet", rows, image=[datasets.Image()])
 
 
 def write_mme(data: Path) -> None:
     import datasets
 
-    rows = [
-        {
-            "question_id": f"q{n}",
-            "image": picture(n),
-            "question": f"is there a cat in picture {n} ? Please answer yes or no.",
-            "answer": answer,
-            "category": CATEGORIES[n % 3],
-        }
-        for n in range(6)
-        for answer in ("Yes", "No")
-    ]
+    rows = []
+    for n in range(6):
+        question = f"is there a cat in picture {n} ? Please answer yes or no."
+        row = {"question_id": f"q{n}", "image": picture(n), "question": question, "category": CATEGORIES[n % 3]}
+        rows += [{**row, "answer": answer} for answer in ("Yes", "No")]
     write_rows(data / "lmms-lab-encoder" / "MME" / "test.parquet", rows, image=datasets.Image())
 
 
 def write_mmvet(data: Path) -> None:
     import datasets
 
-    rows = [
-        {
-            "question_id": f"v{n}",
-            "image": picture(n),
-            "question": f"what is in picture {n} ?",
-            "answer": "cat",
-            "capability": "rec",
-        }
-        for n in range(4)
-    ]
+    same = {"answer": "cat", "capability": "rec"}
+    rows = [{"question_id": f"v{n}", "image": picture(n), "question": f"what is in picture {n} ?", **same} for n in range(4)]
     write_rows(data / "lmms-lab-encoder" / "MMVet" / "test.parquet", rows, image=datasets.Image())
 
 
@@ -140,11 +115,6 @@ def results_of(folder: Path, task: str) -> dict[str, Any]:
 
 
 def samples_of(folder: Path) -> list[dict[str, Any]]:
-    file = next(folder.rglob("samples/*.jsonl"))
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
-def all_samples(folder: Path) -> list[dict[str, Any]]:
     lines = [line for file in folder.rglob("samples/*.jsonl") for line in file.read_text(encoding="utf-8").splitlines()]
     return list(map(json.loads, lines))
 
@@ -254,7 +224,7 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
     out = tmp_path / "out"
     status, _, err = mill("eval", str(tiny_model), "lmms-eval:mmlu_stem", "--n_shots", "2", "--output_dir", str(out))
     assert status == 0, err
-    samples = {(sample["task"].removeprefix("lmms-eval:"), int(sample["id"])): sample for sample in all_samples(out)}
+    samples = {(sample["task"].removeprefix("lmms-eval:"), int(sample["id"])): sample for sample in samples_of(out)}
 
     def answer(task: str, doc: int, at: int, prompt: str) -> tuple[float, bool]:
         sample = samples[task, doc]
@@ -364,7 +334,7 @@ def test_videos_are_files_where_lmms_eval_stores_them(
             container.mux(stream.encode())
     status, _, err = mill(*command)
     assert status == 0, err
-    samples = {(sample["task"], sample["id"]): sample for sample in all_samples(tmp_path / "out")}
+    samples = {(sample["task"], sample["id"]): sample for sample in samples_of(tmp_path / "out")}
     assert samples[names[0], "0"]["unrendered"].startswith(
         "<user> <video>what is it ?\nA. cat\nB. dog\nC. ship\nAnswer with"
     )
