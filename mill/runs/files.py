@@ -27,7 +27,7 @@ from mill.plan.sampling import replaces
 from mill.plan.task_plan import TaskPlan
 from mill.sandbox.programs import sandbox_label
 from mill.store.folder import MANIFEST, RunFolder
-from mill.store.samples import RunSample, from_state, prompt_requests, score_sample, without_answers, write_samples
+from mill.store.samples import RunSample, prompt_requests, score_sample, with_answers, without_answers, write_samples
 from mill.store.schema import Entry, SessionEntry, TaskEntry
 from mill.store.session import TOP, SessionFile, read_entries
 from mill.support.clocks import WRITING, phase
@@ -171,6 +171,7 @@ class SamplesAhead:
     def __init__(self, folder: RunFolder, model: MillModel) -> None:
         self._folder, self._model = folder, model
         self._prompts: dict[tuple[str, str | int], list[str]] = {}
+        self._asked: dict[tuple[str, str | int], RunSample] = {}
         self._beside: Background[None] | None = None
         self.unwritten: Sequence[TaskPlan] = ()
         """The tasks whose samples no earlier session has written."""
@@ -184,7 +185,7 @@ class SamplesAhead:
         plans, self.unwritten = self.unwritten, ()
         with phase(WRITING):
             for plan in plans:
-                unanswered = (score_sample(plan.task, without_answers(state)) for state in plan.states)
+                unanswered = (score_sample(plan.task, self._without_answers(state)) for state in plan.states)
                 # Without fsync: they are written again.
                 write_samples(self._folder, self._model.model_name, plan.task.name, unanswered, sync=False)
 
@@ -215,7 +216,15 @@ class SamplesAhead:
 
     def answered(self, state: SampleState) -> RunSample:
         """The sample with its answers and its `prompt_requests` after the model's chat template."""
-        return from_state(state, self._prompts.get(_name(state), []))
+        return with_answers(self._without_answers(state), state, self._prompts.get(_name(state), []))
+
+    def _without_answers(self, state: SampleState) -> RunSample:
+        if state.rounds:
+            return without_answers(state)
+        name = _name(state)
+        if name not in self._asked:
+            self._asked[name] = without_answers(state)
+        return self._asked[name]
 
     def _render(self, states: Iterable[SampleState]) -> None:
         rendered = self._model.rendered_prompt if isinstance(self._model, RendersPrompts) else _as_it_is

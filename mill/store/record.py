@@ -75,7 +75,11 @@ class Record:
         for index in self._shared if request.deterministic else ():
             line = index.find(request.key)
             if line is not None and line.deterministic and not line.failed:
-                response = self._usable(index.response(line))
+                try:
+                    response = self._usable(index.response(line))
+                except RunError as error:  # this run computes it again
+                    warn(f"a response of another run is not reused: {error}")
+                    continue
                 if response is not None and not response.empty and response.distribution is None:
                     return response
         return None

@@ -160,7 +160,10 @@ def shown(value: Any) -> Any:
 
 def from_state(state: SampleState, sent: Sequence[str] = ()) -> RunSample:
     """A sample that ran, or that is about to; `sent` are its `prompt_requests` as the model got them."""
-    asked = without_answers(state)
+    return with_answers(without_answers(state), state, sent)
+
+
+def with_answers(asked: RunSample, state: SampleState, sent: Sequence[str]) -> RunSample:
     responses = asked.responses if state.open_requests() else state.repeats()
     return asked.updated(responses=responses, sent=sent[-1] if sent else "", prompts=list(sent) if len(sent) > 1 else [])
 

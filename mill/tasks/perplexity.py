@@ -11,7 +11,7 @@ from mill.api.registry import register_task
 from mill.api.request import ROLLING, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
-from mill.tasks.data import Dataset, Row, load_split
+from mill.tasks.data import Dataset, Row, find_local, load_split
 
 
 class PerplexityTask(Task):
@@ -44,6 +44,7 @@ class PerplexityTask(Task):
 
 
 RAW = Dataset("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1", mirrors=("Salesforce/wikitext", "wikitext"))
+TOKENIZED = Dataset("Salesforce/wikitext", "wikitext-2-v1", mirrors=("wikitext",))
 _TITLE = re.compile(r"^ = [^=](?:.*[^=])? =\s*$")
 # In this order: each step sees what the ones before it left.
 _JOINS = (
@@ -75,16 +76,21 @@ _LEFTOVERS = (
 @register_task("wikitext")
 class WikiText(PerplexityTask):
     @cached_property
-    def _rows(self) -> list[Row]:
-        return load_split(RAW, ("test",))[1]
+    def _source(self) -> tuple[Dataset, list[Row]]:
+        if find_local(RAW, "test") is None and find_local(TOKENIZED, "test") is not None:
+            return TOKENIZED, load_split(TOKENIZED, ("test",))[1]
+        return RAW, load_split(RAW, ("test",))[1]
 
     def samples(self) -> Sequence[Sample]:
-        rows = self._rows
+        rows = self._source[1]
         pages = [row["page"] for row in rows] if rows and "page" in rows[0] else join_pages(row["text"] for row in rows)
         return [Sample(str(index), {"page": page}) for index, page in enumerate(pages)]
 
     def warnings(self) -> list[str]:
-        return [] if "page" in self._rows[0] else ["pages were joined from the line-by-line form of the dataset"]
+        dataset, rows = self._source
+        if dataset is TOKENIZED:
+            return ["wikitext-2-v1, with its <unk> words, is used instead of wikitext-2-raw-v1: scores are not comparable"]
+        return [] if "page" in rows[0] else ["pages were joined from the line-by-line form of the dataset"]
 
     def scored_text(self, sample: Sample) -> str:
         return detokenize(sample.doc["page"])

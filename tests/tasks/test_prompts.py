@@ -413,6 +413,15 @@ def test_wikitext_lines_are_joined_into_pages_at_first_level_titles(put: Put) ->
     assert [sample.doc for sample in make_task("wikitext").samples()] == [{"page": page} for page in PAGES]
 
 
+def test_wikitext_without_raw_text_reports_that_another_form_is_used(put: Put) -> None:
+    put("Salesforce/wikitext/wikitext-2-v1/test", *({"text": line} for line in LINES))
+    task = make_task("wikitext")
+    assert len(task.samples()) == 2
+    assert task.warnings() == [
+        "wikitext-2-v1, with its <unk> words, is used instead of wikitext-2-raw-v1: scores are not comparable"
+    ]
+
+
 PROMPT = (
     "Solve the problem step by step. End with a line that holds #### and the number alone.\n\n"
     "Question: Tom has 2 bags of 3 nuts. How many nuts?\nAnswer:"
