@@ -182,7 +182,7 @@ def test_without_an_id_the_samples_are_listed_and_an_id_alone_is_enough_where_th
     folder = agent()
     lines = show(folder).splitlines()
     assert lines[0].split() == ["id", "exact_match", "tool_calls", "failed_calls", "response"]
-    assert [line.split()[0] for line in lines[1:]] == [str(number) for number in range(12)]
+    assert [line.split()[0] for line in lines[2:]] == [str(number) for number in range(12)]
     assert show(folder, "3") == show(folder, "toy_agent", "3")
     assert "limit of rounds" not in show(folder, "3") and folder.results().tasks["toy_agent"].flags == {}
     assert "toy_agents" in show(folder, "toy_agents", "3", code=2)
