@@ -209,12 +209,7 @@ def cell_text(estimate: Estimate, uncertainty: str) -> str:
     """A value with its standard error or its interval, where it has one."""
     value = number(estimate.value)
     if uncertainty == STDERR and estimate.stderr is not None:
-        return f"{value} {plus_minus()} {number(estimate.stderr)}"
+        return f"{value} {'±' if dash() == '–' else '+-'} {number(estimate.stderr)}"
     if uncertainty == INTERVAL and estimate.low is not None and estimate.high is not None:
         return f"{value} ({number(estimate.low, 3)}{dash()}{number(estimate.high, 3)})"
     return value
-
-
-def plus_minus() -> str:
-    """In ASCII where the encoding has no sign."""
-    return "±" if dash() == "–" else "+-"
