@@ -185,11 +185,8 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
 
 
 def _data(head: str, score: Score | None, best: bool) -> dict[str, Any]:
-    if score is None:
-        return {head: None, **{f"{head} {suffix}": None for suffix in DATA}}
-    one = score.estimate
-    found = {"stderr": one.stderr, "low": one.low, "high": one.high, "n": one.n, "best": best}
-    return {head: one.value, **{f"{head} {suffix}": found[suffix] for suffix in DATA}}
+    columns = {} if score is None else {**vars(score.estimate), "best": best}
+    return {head: columns.get("value"), **{f"{head} {suffix}": columns.get(suffix) for suffix in DATA}}
 
 
 def _unique(heads: Sequence[str], taken: Sequence[str]) -> list[str]:

@@ -477,10 +477,8 @@ def _values(lines: Mapping[str, Read]) -> dict[str, list[Value]]:
     values: dict[str, list[Value]] = {}
     for filter_name, (sample, raw) in lines.items():
         names = sample.metrics if sample.metrics is not None else [name for name in raw if name not in _FIELDS]
-        for name in names:
-            if name in raw:
-                named = name if filter_name == UNFILTERED else f"{name},{filter_name}"
-                values[named] = [_value(raw[name])]
+        behind = "" if filter_name == UNFILTERED else f",{filter_name}"
+        values |= {f"{name}{behind}": [_value(raw[name])] for name in names if name in raw}
     return values
 
 

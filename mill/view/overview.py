@@ -138,8 +138,8 @@ def _index_progress(index: ResultsIndex) -> dict[str, Any]:
 def _live(viewer: Viewer, runs: Sequence[RunInfo]) -> dict[str, dict[str, Any]]:
     query = "SELECT run, sum(requests) FROM files GROUP BY run"
     requests = dict(map(tuple, viewer.index.database.connection().execute(query)))
-    found = {run.uid: viewer.live.of(run, requests.get(run.uid) or 0) for run in runs if run.tool == MILL}
-    return {uid: one for uid, one in found.items() if one is not None}
+    own = (run for run in runs if run.tool == MILL)
+    return {run.uid: live for run in own if (live := viewer.live.of(run, requests.get(run.uid) or 0)) is not None}
 
 
 def summed(files: Iterable[Any]) -> dict[str, int]:

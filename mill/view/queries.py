@@ -342,8 +342,7 @@ def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]
     """The categories of a task, with the mean of its first metric and the interval of it."""
     files = files_of(index, run, task)
     (file,) = files.values()
-    rows: list[dict[str, Any]] = index.once(("categories", file["id"], file["last"]), lambda: _categories(index, files))
-    return rows
+    return list(index.once(("categories", file["id"], file["last"]), lambda: _categories(index, files)))
 
 
 def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str, Any]]:
