@@ -25,13 +25,15 @@ from mill.store.folder import RunFolder, find_runs
 from mill.support.terminal import echo, warn
 from mill.tasks.load import load_builtin, load_files
 
+_out = click.option(
+    "--out", type=FilePath(), default=None, help=f"Write to a file; its ending ({', '.join(ENDINGS)}) sets the format."
+)
+
 
 @click.command("collect")
 @option("output_dir")
 @click.option("--format", "form", type=TableFormat(FORMATS), default=TABLE, show_default=True)
-@click.option(
-    "--out", type=FilePath(), default=None, help=f"Write to a file; its ending ({', '.join(ENDINGS)}) sets the format."
-)
+@_out
 @click.option("--columns", default=None, metavar="NAMES", help=f"Pivot: a column for each of {', '.join(INDEX)}.")
 @click.option(
     "--uncertainty",
@@ -125,9 +127,7 @@ def _job_states(cells: Iterable[Cell]) -> Callable[[Cell], str]:
 @click.argument("a", type=FilePath())
 @click.argument("b", type=FilePath())
 @click.option("--format", "form", type=TableFormat(FORMATS), default=TABLE, show_default=True)
-@click.option(
-    "--out", type=FilePath(), default=None, help=f"Write to a file; its ending ({', '.join(ENDINGS)}) sets the format."
-)
+@_out
 def diff_scores_command(a: str, b: str, form: str, out: str | None) -> int:
     """Compare the recorded scores of two runs, or of two output folders: a row for each task and metric, with both values,
     the difference B - A, its 95 % interval, and the p-value before and after Holm's correction over all rows.

@@ -42,6 +42,7 @@ REMOVED = {
         "forget": "was removed: to forget a job, delete its file in schedule/cells of the output folder",
         "local": "was removed: mill eval MODELS TASKS --n_shots N runs models one after another on this machine",
     },
+    "show": {"format": "was removed: samples/TASK.jsonl and manifest.json in the folder of the run are JSON"},
 }
 
 

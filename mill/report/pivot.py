@@ -185,11 +185,8 @@ def pivot_listing(table: Pivot, columns: Sequence[str], uncertainty: str = STDER
 
 
 def _data(head: str, score: Score | None, best: bool) -> dict[str, Any]:
-    if score is None:
-        return {head: None, **{f"{head} {suffix}": None for suffix in DATA}}
-    one = score.estimate
-    found = {"stderr": one.stderr, "low": one.low, "high": one.high, "n": one.n, "best": best}
-    return {head: one.value, **{f"{head} {suffix}": found[suffix] for suffix in DATA}}
+    columns = {} if score is None else {**vars(score.estimate), "best": best}
+    return {head: columns.get("value"), **{f"{head} {suffix}": columns.get(suffix) for suffix in DATA}}
 
 
 def _unique(heads: Sequence[str], taken: Sequence[str]) -> list[str]:
@@ -209,12 +206,7 @@ def cell_text(estimate: Estimate, uncertainty: str) -> str:
     """A value with its standard error or its interval, where it has one."""
     value = number(estimate.value)
     if uncertainty == STDERR and estimate.stderr is not None:
-        return f"{value} {plus_minus()} {number(estimate.stderr)}"
+        return f"{value} {'±' if dash() == '–' else '+-'} {number(estimate.stderr)}"
     if uncertainty == INTERVAL and estimate.low is not None and estimate.high is not None:
         return f"{value} ({number(estimate.low, 3)}{dash()}{number(estimate.high, 3)})"
     return value
-
-
-def plus_minus() -> str:
-    """In ASCII where the encoding has no sign."""
-    return "±" if dash() == "–" else "+-"

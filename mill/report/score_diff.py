@@ -171,10 +171,7 @@ def diff_scores(first: Path, second: Path) -> ScoreDiff:
         raise RunError(f"the two have no score in common: {first} has {tasks[0]}, {second} has {tasks[1]}")
     corrected = holm([row.found.difference.p for row in found.rows])
     found.rows = [replace(row, p_corrected=p) for row, p in zip(found.rows, corrected, strict=True)]
-    if not several:
-        found.names = (_described(pairs[0][0]), _described(pairs[0][1]))
-    else:
-        found.names = (str(first), str(second))
+    found.names = (str(first), str(second)) if several else (_described(pairs[0][0]), _described(pairs[0][1]))
     return found
 
 

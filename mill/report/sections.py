@@ -18,7 +18,7 @@ from mill.report.checks import details, metric_groups, task_table
 from mill.report.scores import COLUMNS, NUMBERS, result_warnings, score_table
 from mill.report.tables import escape, number
 from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs
-from mill.store.schema import BenchmarkResult, Decision, Results, TaskResult, main_metric
+from mill.store.schema import Results, main_metric
 from mill.support.files import json_text
 from mill.support.terminal import one_line, warn
 
@@ -130,18 +130,6 @@ class RunSection:
         return [f"{stage}: {path}" for session in computed[-1:] for stage, path in session["paths"].items()]
 
     @property
-    def tasks(self) -> list[TaskResult]:
-        return list(self.results.tasks.values())
-
-    @property
-    def benchmarks(self) -> list[BenchmarkResult]:
-        return list(self.results.benchmarks.values())
-
-    @property
-    def decisions(self) -> list[Decision]:
-        return list(self.results.decisions.values())
-
-    @property
     def unfinished(self) -> str:
         """Why there are no scores, or not those of all tasks; empty for a finished run."""
         missing = [name for name in self.manifest["tasks"] if name not in self.results.tasks]
@@ -156,9 +144,10 @@ class RunSection:
     @property
     def main_scores(self) -> str:
         """The main metric of each benchmark, or of each task that belongs to none."""
-        inside = {task for mean in self.benchmarks for task in mean.tasks}
-        alone = [task for task in self.tasks if task.task not in inside]
-        named = [(mean.benchmark, mean.metrics) for mean in self.benchmarks] + [(task.task, task.metrics) for task in alone]
+        benchmarks = self.results.benchmarks
+        inside = {task for mean in benchmarks.values() for task in mean.tasks}
+        named = [(name, mean.metrics) for name, mean in benchmarks.items()]
+        named += [(name, task.metrics) for name, task in self.results.tasks.items() if name not in inside]
         scores = [
             f"{name} {metric} {number(found[metric].value, 3)}" for name, found in named if (metric := main_metric(found))
         ]
@@ -167,17 +156,19 @@ class RunSection:
 
     @property
     def warnings(self) -> list[str]:
-        return result_warnings(self.tasks, self.benchmarks, self.decisions)
+        found = self.results
+        return result_warnings(list(found.tasks.values()), list(found.benchmarks.values()), list(found.decisions.values()))
 
     def to_dict(self) -> dict[str, Any]:
         """The manifest and the results, under one name each."""
+        decisions = self.results.decisions
         return {
             "run": str(self.path),
             "finished": not self.unfinished,
             **{name: self.manifest[name] for name in ("model", "settings", "sessions")},
             "tasks": {name: result.to_dict() for name, result in self.results.tasks.items()},
             "benchmarks": {name: result.to_dict() for name, result in self.results.benchmarks.items()},
-            **({"decisions": {one.name: asdict(one) for one in self.decisions}} if self.decisions else {}),
+            **({"decisions": {one.name: asdict(one) for one in decisions.values()}} if decisions else {}),
         }
 
 
@@ -281,8 +272,9 @@ def run_markdown(run: RunSection) -> str:
     """A run: its scores, warnings and failures. Its samples are on the page."""
     lines = [f"### mill eval: {escape(run.name)}", ""]
     lines += [f"**{escape(run.unfinished)}**", ""] if run.unfinished else []
-    if run.tasks:
-        rows = [list(map(escape, row)) for row in score_table(run.tasks, run.benchmarks, "–")]
+    if run.results.tasks:
+        table = score_table(run.results.tasks.values(), run.results.benchmarks.values(), "–")
+        rows = [list(map(escape, row)) for row in table]
         lines += [*_table(COLUMNS, rows, numbers=NUMBERS), ""]
     lines += [f"- {escape(warning)}" for warning in run.warnings]
     lines += [f"- {escape(path)}" for path in run.computed_by]

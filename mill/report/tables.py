@@ -31,7 +31,7 @@ _NARROWEST = 8  # characters of a text column
 _HEAD = 18  # characters of the head of a number column, before it is folded
 
 
-def console(*, stderr: bool = False) -> Any:
+def console() -> Any:
     """A rich console; without a limit on line length where the output is no terminal."""
     from rich.console import Console
 
@@ -46,8 +46,7 @@ def console(*, stderr: bool = False) -> Any:
             """Rich would end the process."""
             raise BrokenPipeError
 
-    stream = sys.stderr if stderr else sys.stdout
-    return PlainConsole(stderr=stderr, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
+    return PlainConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False, emoji=False)
 
 
 def print_table(

@@ -140,8 +140,7 @@ def _without_tokens(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bounded_tokens(table: list[dict[str, Any]]) -> dict[str, Any]:
     shorten = Shortener()
-    rows = shorten(table)
-    return {"rows": rows, "cut": shorten.cut}
+    return {"rows": shorten(table), "cut": shorten.cut}
 
 
 def pair(viewer: Viewer, given: Parameters) -> dict[str, Any]:

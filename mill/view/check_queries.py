@@ -78,16 +78,8 @@ def show_check(
         | {"variant": one.variant, "status": one.status, "reason": one.reason}
         for one in judge(check, rules)
     ]
-    about = check_about(check, file)
-    settings = listed(check.settings)
-    variants = [
-        {
-            "run": run_of(variant.run),
-            "details": details(variant),
-        }
-        for variant in check.variants
-    ]
-    entry = check_entry(uid, check)
+    about, settings, entry = check_about(check, file), listed(check.settings), check_entry(uid, check)
+    runs = [{"run": run_of(variant.run), "details": details(variant)} for variant in check.variants]
     return {
         **entry,
         "against": check.against,
@@ -95,7 +87,7 @@ def show_check(
         "about": [*about, *([("settings of the check", [("", settings)])] if settings else [])],
         "warnings": check.warnings,
         "groups": [{"name": group, "rows": [vars(row) for row in rows]} for group, rows in metric_groups(check.variants)],
-        "variants": [{**shown, **more} for shown, more in zip(entry["variants"], variants, strict=True)],
+        "variants": [{**shown, **more} for shown, more in zip(entry["variants"], runs, strict=True)],
         "outcomes": outcomes,
         "charts": charts(check),
         "changes": changes(check),
@@ -106,11 +98,8 @@ def run_finder(index: ResultsIndex) -> Callable[[str], str]:
     """A check names the folders of its runs as they were when it was made: they are found by their last two names."""
 
     def run_of(path: str) -> str:
-        if not path:
-            return ""
-        wanted = Path(path).parts[-2:]
-        found = [run for run in index.runs.values() if run.path.parts[-2:] == wanted]
-        return found[0].uid if len(found) == 1 else next((run.uid for run in found if str(run.path) == path), "")
+        matches = [run for run in index.runs.values() if run.path.parts[-2:] == Path(path).parts[-2:]]
+        return matches[0].uid if len(matches) == 1 else next((run.uid for run in matches if str(run.path) == path), "")
 
     return run_of
 

@@ -219,6 +219,7 @@ class _FileReader:
         self.last: int | None = None
         self._names: dict[str, int] = {}
         self._seen: set[int] = set()
+        self._ids: set[str] = set()
         self._rows: list[tuple[Any, ...]] = []
 
     def read(self) -> Iterator[int]:
@@ -231,11 +232,17 @@ class _FileReader:
             yield offset + len(line)
 
     def _add(self, offset: int, line: bytes) -> None:
+        """Of lines with the same id the first counts; the others are damaged lines."""
         try:
             row = read_any_row(line)
         except ValueError:
             self.damaged += 1
             return
+        name = str(row.id).encode("utf-8", "backslashreplace").decode()
+        if name in self._ids:
+            self.damaged += 1
+            return
+        self._ids.add(name)
         self.metrics += [name for name in row.values if name not in self.metrics][: MOST_METRICS - len(self.metrics)]
         columns = indexed(row, self.metrics)
         key = pair_key(row)
@@ -244,8 +251,8 @@ class _FileReader:
         self._seen.add(key)
         self.requests += sum(map(len, row.keys))
         self.statuses[row.status] += 1
-        name, status = str(row.id).encode("utf-8", "backslashreplace").decode(), STATUSES.index(row.status)
-        self._rows.append((self.id, offset, len(line), key, name, self._name(row.category or ""), status, *columns))
+        category, status = self._name(row.category or ""), STATUSES.index(row.status)
+        self._rows.append((self.id, offset, len(line), key, name, category, status, *columns))
         if len(self._rows) >= _BATCH:
             self._flush()
 
@@ -264,20 +271,8 @@ class _FileReader:
             self.first = self.first if self.first is not None else self.last - len(self._rows) + 1
             self._rows.clear()
 
-    def _drop_repeated(self) -> None:
-        """Of lines with the same id the first counts; the others are damaged lines."""
-        count = "SELECT count(*) - count(DISTINCT name) FROM samples WHERE file = ?"
-        repeated = self.change.execute(count, (self.id,)).fetchone()[0]
-        if repeated:
-            first = "SELECT min(id) FROM samples WHERE file = ? GROUP BY name"
-            self.change.execute(f"DELETE FROM samples WHERE file = ? AND id NOT IN ({first})", (self.id, self.id))
-            self.damaged += repeated
-            found = self.change.execute("SELECT status, count(*) FROM samples WHERE file = ? GROUP BY status", (self.id,))
-            self.statuses = {**dict.fromkeys(STATUSES, 0), **{STATUSES[status]: n for status, n in found}}
-
     def finish(self) -> None:
         self._flush()
-        self._drop_repeated()
         size, mtime, inode = self.file.signature
         self.change.execute(
             "UPDATE files SET size = ?, mtime = ?, inode = ?, damaged = ?, requests = ?, metrics = ?, statuses = ?, "

@@ -6,8 +6,6 @@ document at a time is in memory."""
 from __future__ import annotations
 
 import math
-import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,7 +32,6 @@ from mill.view.scan import LM_EVAL, ToolLog, task_of
 
 _STDERR = "_stderr"
 _NO_FILTER = ",none"
-_DEEPEST = 200  # levels of lists and objects in a sample; readers in Python end at about a thousand
 _TYPES = {
     "multiple_choice": TaskType.MULTIPLE_CHOICE,
     "loglikelihood": TaskType.MULTIPLE_CHOICE,
@@ -140,10 +137,7 @@ class _SamplesWriter:
             sample, columns = converted
             name = sample.sample.id
             try:
-                row = columns_of(structs.replace(row_of(dict(run), self.result.task, sample), **columns))
-                if nested_deeper(row, _DEEPEST):
-                    raise RunError(f"it is nested deeper than {_DEEPEST} levels")
-                line = line_of(row)
+                line = line_of(columns_of(structs.replace(row_of(dict(run), self.result.task, sample), **columns)))
             except (RunError, RecursionError, ArithmeticError, ValueError) as error:  # such as a number without a float
                 self.broken.append(f"sample {name}: {error}")
                 continue
@@ -206,7 +200,7 @@ def _benchmarks(found: LmEvalResults, results: Mapping[str, TaskResult]) -> Iter
     for name, entry in found.results.items():
         if name in results:
             continue
-        tasks = [task for task in _leaves(name, found.group_subtasks, set()) if task in results]
+        tasks = [task for task in _leaves(name, found.group_subtasks) if task in results]
         n = sum(results[task].n for task in tasks)
         metrics = estimates(entry, n)
         if metrics and tasks:
@@ -220,18 +214,12 @@ def _benchmarks(found: LmEvalResults, results: Mapping[str, TaskResult]) -> Iter
             )
 
 
-def _leaves(name: str, subtasks: Mapping[str, list[str]], seen: set[str]) -> list[str]:
+def _leaves(group: str, subtasks: Mapping[str, list[str]]) -> list[str]:
     """The tasks of a group and of the groups in it, each once."""
-    found = []
-    pending = [name]
-    while pending:
-        one = pending.pop(0)
-        if one not in seen:
-            seen.add(one)
-            below = subtasks.get(one, [])
-            found += [] if below else [one]
-            pending = [*below, *pending]
-    return found
+    names = [group]
+    for name in names:
+        names += [below for below in dict.fromkeys(subtasks.get(name, [])) if below not in names]
+    return [name for name in names if not subtasks.get(name)]
 
 
 def _about(log: ToolLog, found: LmEvalResults) -> dict[str, Any]:
@@ -331,7 +319,6 @@ class LmEvalSample(Struct):
     metrics: list[str] | None = None
 
 
-_DOC_ID = re.compile(rb'\{"doc_id": (\d+),')
 _FIELDS = {*LmEvalSample.__struct_fields__, "doc_hash", "prompt_hash", "target_hash"}
 
 Line = tuple[int, int]  # number and offset
@@ -368,14 +355,13 @@ def _documents(file: Path) -> tuple[dict[str, list[Line]], list[str]]:
     for number, (offset, line) in enumerate(read_lines(file), 1):
         if not line.strip():
             continue
-        found = _DOC_ID.match(line)
         where = f"{file}, line {number},"
         try:
-            name = found[1] if found else convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id
+            name = str(convert(parse_json(line, where, RunError), LmEvalSample, where, RunError).doc_id)
         except RunError as error:
             broken.append(str(error))
             continue
-        documents.setdefault(name.decode() if isinstance(name, bytes) else str(name), []).append((number, offset))
+        documents.setdefault(name, []).append((number, offset))
     return documents, broken
 
 
@@ -383,7 +369,7 @@ def _read(handle: IO[bytes], file: Path, line: Line) -> Read:
     number, offset = line
     where = f"{file}, line {number},"
     try:
-        handle.seek(offset, os.SEEK_SET)
+        handle.seek(offset)
         raw = parse_json(handle.readline(MOST_LINE), where, RunError)
     except OSError as error:
         raise RunError(f"cannot read {file}: {error.strerror or error}") from error
@@ -397,13 +383,12 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
     """A document from its lines, by filter. Requests and responses are the same in all of them."""
     first, _ = next(iter(lines.values()))
     arguments = _requests_of(first)
-    draws = [given if isinstance(given, list) and given else [given] for given in first.resps]
-    responses = [[_response(arguments[index], one) for one in some] for index, some in enumerate(draws)]
-    repeats = min(map(len, responses))
-    by_repeat = [[one[repeat] for one in responses] for repeat in range(repeats)]
+    draws = [drawn if isinstance(drawn, list) and drawn else [drawn] for drawn in first.resps]
+    responses = [[_response(request, one) for one in drawn] for request, drawn in zip(arguments, draws, strict=True)]
+    by_repeat = [list(repeat) for repeat in zip(*responses, strict=False)]
     # Messages for a server are a text in a list of one.
-    given = [one[0][0] if isinstance(one[0], list) and len(one[0]) == 1 else one[0] for one in arguments]
-    contexts = [one if isinstance(one, str) else str(one) for one in given]
+    prompts = [request[0] for request in arguments]
+    contexts = [str(prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt) for prompt in prompts]
     continuations = [one[1] for one in arguments if len(one) > 1 and isinstance(one[1], str)]
     choices = _choices(contexts, continuations, config)
     name = str(first.doc_id)
@@ -413,7 +398,7 @@ def _sample(lines: Mapping[str, Read], task: str, config: Mapping[str, Any]) -> 
         _target(first, choices, config),
         contexts[0],
         continuations,
-        [[f"{task}/{name}/{index}/{repeat}" for index in range(len(arguments))] for repeat in range(repeats)],
+        [[f"{task}/{name}/{index}/{repeat}" for index in range(len(arguments))] for repeat in range(len(by_repeat))],
         by_repeat,
         sent=contexts[0],
         prompts=contexts if len(set(contexts[: len(choices) or None])) > 1 else [],
@@ -448,10 +433,8 @@ def _choices(contexts: Sequence[str], continuations: Sequence[str], config: Mapp
     if config.get("output_type") != "multiple_choice" or len(continuations) != len(contexts):
         return []
     half = len(contexts) // 2
-    mutual = (
-        len(contexts) == 2 * half and half > 0 and not any(contexts[half:]) and continuations[:half] == continuations[half:]
-    )
-    count = half if mutual and any(contexts[:half]) else len(contexts)
+    mutual = any(contexts[:half]) and not any(contexts[half:]) and continuations[:half] == continuations[half:]
+    count = half if mutual else len(contexts)
     if len(set(continuations[:count])) > 1 or count == 1:
         delimiter = str(config.get("target_delimiter", " "))
         return [continuation.removeprefix(delimiter) for continuation in continuations[:count]]
@@ -465,8 +448,8 @@ def _chosen(responses: Sequence[Response], choices: Sequence[str]) -> dict[str, 
     if not choices:
         return {}
     scores = [response.score for response in responses[: len(choices)]]
-    known = [score for score in scores if score is not None and score == score]
-    finite = [score if score is not None and abs(score) < float("inf") else None for score in scores]
+    known = [score for score in scores if score is not None and not math.isnan(score)]
+    finite = [score if score is not None and math.isfinite(score) else None for score in scores]
     return {"chosen": choices[scores.index(max(known))] if known else None, "choice_logprobs": finite}
 
 
@@ -494,28 +477,11 @@ def _values(lines: Mapping[str, Read]) -> dict[str, list[Value]]:
     values: dict[str, list[Value]] = {}
     for filter_name, (sample, raw) in lines.items():
         names = sample.metrics if sample.metrics is not None else [name for name in raw if name not in _FIELDS]
-        for name in names:
-            if name in raw:
-                named = name if filter_name == UNFILTERED else f"{name},{filter_name}"
-                values[named] = [_value(raw[name])]
+        behind = "" if filter_name == UNFILTERED else f",{filter_name}"
+        values |= {f"{name}{behind}": [_value(raw[name])] for name in names if name in raw}
     return values
 
 
 def _value(value: Any) -> Value:
-    if isinstance(value, (bool, int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return Opaque(str(value))
-    return None if value is None else Opaque(value)
-
-
-def nested_deeper(data: Any, levels: int) -> bool:
-    """Whether lists and objects are nested deeper than so many levels."""
-    level = [data]
-    for _ in range(levels):
-        inner = [list(one.values()) if isinstance(one, dict) else one for one in level]
-        level = [part for one in inner if isinstance(one, (list, tuple)) for part in one]
-        if not level:
-            return False
-    return True
+    number = float(value) if isinstance(value, bool) else _number(value)
+    return number if number is not None or value is None else Opaque(str(value) if isinstance(value, int) else value)

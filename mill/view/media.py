@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.errors import MillError, RunError
-from mill.api.message import AUDIO, IMAGE, VIDEO, Media
+from mill.api.message import MEDIA_KINDS, Media
 from mill.store.samples import MEDIA
 from mill.support.files import MOST_LINE, open_regular
 from mill.tasks.data import ParquetBlobs
@@ -33,7 +33,6 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (4, b"ftyp", "video/mp4"),
     (0, b"\x1aE\xdf\xa3", "video/webm"),
 )
-_KINDS = (IMAGE, AUDIO, VIDEO)
 
 
 def read_media(index: ResultsIndex, run: str, task: str, name: str, number: int) -> tuple[bytes, str]:
@@ -42,7 +41,7 @@ def read_media(index: ResultsIndex, run: str, task: str, name: str, number: int)
     if not 0 <= number < len(listed):
         raise RunError(f"sample {name[:80]} has {len(listed)} images, audio or videos")
     entry = listed[number]
-    if not isinstance(entry, dict) or entry.get("type") not in _KINDS:
+    if not isinstance(entry, dict) or entry.get("type") not in MEDIA_KINDS:
         raise RunError(f"the media of sample {name[:80]} are not valid")
     content = _content(find_run(index, run).path, entry)
     kind = content_type(content)
@@ -57,7 +56,8 @@ def _content(folder: Path, entry: dict[str, Any]) -> bytes:
         stored = _read(folder / MEDIA / digest)
         if stored is not None:
             return stored
-    found = _from_table(name) if _IN_TABLE.fullmatch(name) else _read(Path(name)) if not name.startswith("<") else None
+    cell = _IN_TABLE.fullmatch(name)
+    found = _from_table(*cell.groups()) if cell else _read(Path(name)) if not name.startswith("<") else None
     if found is None:
         raise RunError(f"{name[:200]} is not here any more")
     if Media(entry["type"], found).digest != digest:
@@ -74,17 +74,15 @@ def _read(file: Path) -> bytes | None:
     return content if len(content) <= MOST_LINE else None
 
 
-def _from_table(name: str) -> bytes | None:
+def _from_table(file: str, column: str, row: str) -> bytes | None:
     """A cell of a Parquet file, as the names of its media say."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found = _IN_TABLE.fullmatch(name)
-    assert found is not None
     try:
-        open_regular(Path(found[1])).close()
-        with pq.ParquetFile(found[1], memory_map=True) as table:
-            return ParquetBlobs(table, found[1], paths=False).blob(found[2], int(found[3])).read()
+        open_regular(Path(file)).close()
+        with pq.ParquetFile(file, memory_map=True) as table:
+            return ParquetBlobs(table, file, paths=False).blob(column, int(row)).read()
     except (OSError, ValueError, IndexError, KeyError, MillError, pa.ArrowException):
         return None
 

@@ -104,8 +104,7 @@ def export_site(folder: Path, target: Path, patterns: Sequence[str]) -> Path:
     try:
         index.sync()
         runs, checks = _chosen_runs(index, patterns), _chosen_checks(index, patterns)
-        for name in ("media", "data", "reports"):  # the last two of copies by earlier versions
-            shutil.rmtree(target / name, ignore_errors=True)
+        shutil.rmtree(target / "media", ignore_errors=True)
         _write(target, MARKER, b"A static copy of results, written by `mill view --export`.\n")
         page = offline_page(_Collected(index, runs, checks, _MediaFolder(target)).data())
         for licence in sorted((STATIC / "vendor").glob("LICENSE.*")):
@@ -304,13 +303,11 @@ class _Collected:
 
     def _differences(self, chosen: PairFilter, row: Data, first: Data, second: Data) -> Data:
         """Where two texts diverge, and their tokens side by side; files are only read where there are such."""
-        has_tokens = "logprobs" in first["flags"] and "logprobs" in second["flags"]
-        has_texts = row["changed"] and first["sample"].get("response") is not None
         tokens = NO_TOKENS
-        if has_tokens:
+        if "logprobs" in first["flags"] and "logprobs" in second["flags"]:
             asked = {"a": chosen.a, "b": chosen.b, "t": row["task"], "id": row["id"]}
             tokens = api.sample_tokens(self.viewer, asked)
-        if not has_texts:
+        if not row["changed"] or first["sample"].get("response") is None:
             return {"divergence": None, "diff": None, "tokens": tokens}
         sides = ((chosen.a, first), (chosen.b, second))
         lines = [queries.read_sample(self.index, uid, row["task"], one["id"]) for uid, one in sides]

@@ -48,31 +48,23 @@ class LiveProgress:
     def of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
         """None for a run on which no process works. `requests` are those of its samples, as far as they are known."""
         with self._lock:
-            return self._of(run, requests)
-
-    def _of(self, run: RunInfo, requests: int) -> dict[str, Any] | None:
-        watcher = self._watchers.setdefault(run.uid, SessionWatcher(RunFolder(run.path)))
-        working = False
-        with contextlib.suppress(RunError):  # a damaged file
-            working = bool(watcher.at_work())
-        if not working:
-            self._runs.pop(run.uid, None)
-            return None
-        growth = self._runs.setdefault(run.uid, _Growth())
-        _count_lines(growth, run.path / "record")
-        now = time.monotonic()
-        growth.history.append((now, growth.lines))
-        while len(growth.history) > 2 and now - growth.history[0][0] > WINDOW_S:
-            growth.history.popleft()
-        since, before = growth.history[0]
-        rate = (growth.lines - before) / (now - since) if now - since > 1 else None
-        left = max(0, requests - growth.lines)
-        return {
-            "responses": growth.lines,
-            "requests": max(requests, growth.lines),
-            "rate": rate,
-            "seconds_left": left / rate if rate else None,
-        }
+            watcher = self._watchers.setdefault(run.uid, SessionWatcher(RunFolder(run.path)))
+            working = False
+            with contextlib.suppress(RunError):  # a damaged file
+                working = bool(watcher.at_work())
+            if not working:
+                self._runs.pop(run.uid, None)
+                return None
+            growth = self._runs.setdefault(run.uid, _Growth())
+            _count_lines(growth, run.path / "record")
+            now, lines = time.monotonic(), growth.lines
+            growth.history.append((now, lines))
+            while len(growth.history) > 2 and now - growth.history[0][0] > WINDOW_S:
+                growth.history.popleft()
+            since, before = growth.history[0]
+        rate = (lines - before) / (now - since) if now - since > 1 else None
+        left = max(0, requests - lines) / rate if rate else None
+        return {"responses": lines, "requests": max(requests, lines), "rate": rate, "seconds_left": left}
 
 
 def _count_lines(growth: _Growth, folder: Path) -> None:
@@ -146,8 +138,8 @@ def _index_progress(index: ResultsIndex) -> dict[str, Any]:
 def _live(viewer: Viewer, runs: Sequence[RunInfo]) -> dict[str, dict[str, Any]]:
     query = "SELECT run, sum(requests) FROM files GROUP BY run"
     requests = dict(map(tuple, viewer.index.database.connection().execute(query)))
-    found = {run.uid: viewer.live.of(run, requests.get(run.uid) or 0) for run in runs if run.tool == MILL}
-    return {uid: one for uid, one in found.items() if one is not None}
+    own = (run for run in runs if run.tool == MILL)
+    return {run.uid: live for run in own if (live := viewer.live.of(run, requests.get(run.uid) or 0)) is not None}
 
 
 def summed(files: Iterable[Any]) -> dict[str, int]:
@@ -164,17 +156,12 @@ def _run_entry(run: RunInfo, counts: Mapping[str, int]) -> dict[str, Any]:
     sessions = run.manifest.get("sessions", [])
     last = sessions[-1] if sessions else {}
     results: dict[str, TaskResult | BenchmarkResult] = {**run.results.benchmarks, **run.results.tasks}
-    scores = [
-        {
-            "name": name,
-            "metric": metric,
-            "value": one.value if math.isfinite(one.value) else None,
-            "low": one.low,
-            "high": one.high,
-        }
-        for name, result in results.items()
-        if (metric := main_metric(result.metrics)) and (one := result.metrics[metric])
-    ]
+    scores = []
+    for name, result in results.items():
+        if metric := main_metric(result.metrics):
+            one = result.metrics[metric]
+            value = one.value if math.isfinite(one.value) else None
+            scores.append({"name": name, "metric": metric, "value": value, "low": one.low, "high": one.high})
     return {
         "uid": run.uid,
         "name": run.name,

@@ -25,19 +25,18 @@ _EXPORT = re.compile(r"^export (?=const |function |class )", re.MULTILINE)
 @cache
 def script() -> str:
     """The modules as one script, each after those that it imports. They share one scope: no two names are the same."""
-    order: list[Path] = []
-
-    def visit(file: Path, above: tuple[Path, ...] = ()) -> str:
-        text = file.read_text(encoding="utf-8")
-        for target in _IMPORT.findall(text):
-            found = (file.parent / target).resolve()
-            if found not in (*order, *above, file):
-                parts.append(visit(found, (*above, file)))
-        order.append(file)
-        return _EXPORT.sub("", _IMPORT.sub("", text))
-
+    seen: set[Path] = set()
     parts: list[str] = []
-    parts.append(visit((STATIC / ENTRY).resolve()))
+
+    def add(file: Path) -> None:
+        seen.add(file)
+        text = file.read_text(encoding="utf-8")
+        for imported in ((file.parent / target).resolve() for target in _IMPORT.findall(text)):
+            if imported not in seen:
+                add(imported)
+        parts.append(_EXPORT.sub("", _IMPORT.sub("", text)))
+
+    add((STATIC / ENTRY).resolve())
     return f'"use strict";\n(() => {{\n{"".join(parts)}}})();\n'
 
 

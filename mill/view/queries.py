@@ -257,9 +257,7 @@ def samples_where(index: ResultsIndex, chosen: SampleFilter, files: Mapping[int,
         return clause
     first, last = min(row["first"] for row in known), max(row["last"] for row in known)
     clause.add("id BETWEEN ? AND ?", first, last)
-    overlapping = "SELECT count(*) FROM files WHERE first <= ? AND last >= ?"
-    if index.database.connection().execute(overlapping, (last, first)).fetchone()[0] > len(known):
-        clause.add(f"+file IN ({', '.join('?' * len(known))})", *(row["id"] for row in known))
+    clause.add(f"+file IN ({', '.join('?' * len(known))})", *(row["id"] for row in known))
     if chosen.category is not None:
         clause.add("category = (SELECT id FROM names WHERE text = ?)", chosen.category)
     if chosen.statuses:
@@ -344,8 +342,7 @@ def categories(index: ResultsIndex, run: str, task: str) -> list[dict[str, Any]]
     """The categories of a task, with the mean of its first metric and the interval of it."""
     files = files_of(index, run, task)
     (file,) = files.values()
-    rows: list[dict[str, Any]] = index.once(("categories", file["id"], file["last"]), lambda: _categories(index, files))
-    return rows
+    return list(index.once(("categories", file["id"], file["last"]), lambda: _categories(index, files)))
 
 
 def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str, Any]]:
@@ -375,16 +372,16 @@ def _categories(index: ResultsIndex, files: Mapping[int, Any]) -> list[dict[str,
 
 def score_rows(run: RunInfo) -> list[dict[str, Any]]:
     """The scores of a run: a row for each metric of each benchmark and task, with the task's benchmark."""
-    owners = {task: one.benchmark for one in run.results.benchmarks.values() for task in one.tasks}
-    rows = list[dict[str, Any]]()
-    for name, found in run.results.benchmarks.items():
-        rows += _metric_rows({"kind": "benchmark", "name": name, "benchmark": "", "tasks": list(found.tasks)}, found)
+    owners = {task: mean.benchmark for mean in run.results.benchmarks.values() for task in mean.tasks}
+    named: list[tuple[dict[str, Any], TaskResult | BenchmarkResult]] = [
+        ({"kind": "benchmark", "name": name, "benchmark": "", "tasks": list(mean.tasks)}, mean)
+        for name, mean in run.results.benchmarks.items()
+    ]
     for name, task in run.results.tasks.items():
         about = {"kind": "task", "name": name, "benchmark": owners.get(name, ""), "tasks": [name], "n_shots": task.n_shots}
-        rows += _metric_rows(about, task)
-    return rows
-
-
-def _metric_rows(about: Mapping[str, Any], result: TaskResult | BenchmarkResult) -> list[dict[str, Any]]:
-    more = {"errors": result.errors, "total": result.total}
-    return [{**about, "metric": metric, "cell": {**vars(one), **more}} for metric, one in result.metrics.items()]
+        named.append((about, task))
+    return [
+        {**about, "metric": metric, "cell": {**vars(estimate), "errors": result.errors, "total": result.total}}
+        for about, result in named
+        for metric, estimate in result.metrics.items()
+    ]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,9 @@ class RunInfo:
         return [f"{self.name}: {text}" for text in found]
 
     @property
-    def condition(self) -> dict[str, str]:
-        """What a check measured with the run, such as the number of requests in flight."""
-        found = self.manifest.get("condition")
-        return {"condition": found} if found else {}
-
-    @property
     def of_check(self) -> bool:
-        """Whether only a check made it, such as for texts that were scored."""
-        return bool(self.condition)
+        """Whether only a check made it, under a condition such as the number of requests in flight."""
+        return bool(self.manifest.get("condition"))
 
 
 def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
@@ -102,7 +96,7 @@ def run_labels(runs: Iterable[RunInfo]) -> dict[str, str]:
             more = "" if len(run.tasks) < 3 else f" and {len(run.tasks) - 2} more"
             labels[run.uid] = f"{known[run.model]}: {', '.join(run.tasks[:2])}{more}"
     for same in _groups([run for run in listed if run.tool == MILL], labels):
-        flat = {run.uid: flat_settings({**run.settings, **run.condition}) for run in same}
+        flat = {run.uid: flat_settings({**run.settings, "condition": run.manifest.get("condition") or None}) for run in same}
         names = {name for settings in flat.values() for name in settings}
         differing = [name for name in sorted(names) if len({str(settings.get(name)) for settings in flat.values()}) > 1]
         for run in same:
@@ -130,22 +124,12 @@ def short_name(model: str) -> str:
 
 def read_run(path: Path, name: str, tool: str = MILL) -> RunInfo:
     """A run that cannot be read has the reason instead of its content."""
-    base: dict[str, Any] = {
-        "uid": uid_of(name),
-        "name": name,
-        "path": path,
-        "signature": run_signature(path),
-        "tool": tool,
-    }
-    folder = RunFolder(path)
+    run = RunInfo(uid_of(name), name, path, run_signature(path), tool)
     try:
-        manifest = folder.manifest()
+        run = replace(run, manifest=run.folder.manifest())
+        return replace(run, results=run.folder.results())
     except (MillError, OSError) as error:
-        return RunInfo(**base, error=str(error))
-    try:
-        return RunInfo(**base, manifest=manifest, results=folder.results())
-    except (MillError, OSError) as error:
-        return RunInfo(**base, manifest=manifest, error=str(error))
+        return replace(run, error=str(error))
 
 
 def run_signature(path: Path) -> Signature:

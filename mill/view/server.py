@@ -275,7 +275,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 def is_loopback(host: str) -> bool:
@@ -328,7 +327,7 @@ def _refusal(request: web.Request, token: str, host: str) -> tuple[int, str] | N
 
 def _allowed_host(name: str, host: str) -> bool:
     """A server on all addresses is called by any of them, but never by a name that someone else may choose."""
-    if name == host or (is_loopback(host) and name in LOCAL_NAMES):
+    if name == host or (is_loopback(host) and is_loopback(name)):
         return True
     if host not in ("0.0.0.0", "::"):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -28,8 +29,10 @@ LARGEST = 1 << 27  # bytes
 class TokenTexts:
     """Looks up ids in texts that are known already, then in the tokenizer. An unknown id is `#id`."""
 
-    def __init__(self, run: RunInfo | None, known: dict[int, str]) -> None:
-        self._known, self._tokenizer = known, _tokenizer_of(run)
+    def __init__(self, run: RunInfo, known: dict[int, str]) -> None:
+        file = run.model_path / _FILE if run.model_path is not None else None
+        signature = file_signature(file) if file is not None else None
+        self._known, self._tokenizer = known, _load(file, signature) if signature and signature[0] <= LARGEST else None
 
     def __call__(self, name: int | str) -> str:
         if isinstance(name, str):
@@ -38,15 +41,6 @@ class TokenTexts:
             text = self._tokenizer.decode([name], skip_special_tokens=False) if self._tokenizer is not None else ""
             self._known[name] = text or f"#{name}"
         return self._known[name]
-
-
-def _tokenizer_of(run: RunInfo | None) -> Any:
-    path = run.model_path if run is not None else None
-    if path is None:
-        return None
-    file = path / _FILE
-    signature = file_signature(file)
-    return _load(file, signature) if signature is not None and signature[0] <= LARGEST else None
 
 
 @lru_cache(maxsize=8)
@@ -87,10 +81,8 @@ def scored_response(line: Mapping[str, Any]) -> Response | None:
 
 def divergence_of(first: Mapping[str, Any], second: Mapping[str, Any]) -> Divergence | None:
     """Where the texts of two samples diverge; None where one has none, or both are the same."""
-    answers = [_answer(line) for line in (first, second)]
-    if None in answers or answers[0].text == answers[1].text:  # type: ignore[union-attr]
-        return None
-    return find_divergence(answers[0], answers[1])  # type: ignore[arg-type]
+    a, b = _answer(first), _answer(second)
+    return None if a is None or b is None or a.text == b.text else find_divergence(a, b)
 
 
 def _answer(line: Mapping[str, Any]) -> Answer | None:
@@ -191,21 +183,13 @@ def sample_tokens(index: ResultsIndex, run: str, other: str, task: str, name: st
     if not other:
         return {"tokens": token_table(line, find_run(index, run)), "forced": False}
     runs = find_run(index, run), find_run(index, other)
-    forced = forced_pair(index, *runs)
-    if forced is not None:
-        found = _forced_tokens(index, forced, f"{task}/{name}")
-        if found:
-            return {"tokens": found, "forced": True}
+    if (forced := forced_pair(index, *runs)) is not None:
+        with contextlib.suppress(MillError):  # the check did not let the models score this one
+            lines = [read_line(index, sample_row(index, run.uid, FORCED, f"{task}/{name}")) for run in forced]
+            if tokens := paired_tokens(lines[0], lines[1], forced):
+                return {"tokens": tokens, "forced": True}
     second = read_line(index, sample_row(index, other, task, name))
     return {"tokens": paired_tokens(line, second, runs), "forced": False}
-
-
-def _forced_tokens(index: ResultsIndex, pair: tuple[RunInfo, RunInfo], name: str) -> list[dict[str, Any]]:
-    try:
-        lines = [read_line(index, sample_row(index, run.uid, FORCED, name)) for run in pair]
-    except MillError:  # the check did not let the models score this one
-        return []
-    return paired_tokens(lines[0], lines[1], pair)
 
 
 def worst_tokens(index: ResultsIndex, run: str, task: str = "") -> dict[str, Any]:
@@ -229,14 +213,14 @@ def worst_pairs(index: ResultsIndex, a: str, b: str) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     looked_at = total = 0
     sides = [{row["task"]: row for row in files_of(index, run.uid).values()} for run in runs]
+    connection = index.database.connection()
+    query = (
+        "SELECT x.id AS a, y.id AS b FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key "
+        "ON y.file = ? AND y.key = x.key WHERE x.id BETWEEN ? AND ? AND +x.file = ? "
+        f"AND x.flags & {TOKENS} AND y.flags & {TOKENS}"
+    )
     for task in [name for name in sides[0] if name in sides[1]]:
-        query = (
-            "SELECT x.id AS a, y.id AS b FROM samples x CROSS JOIN samples y INDEXED BY samples_by_key "
-            "ON y.file = ? AND y.key = x.key WHERE x.id BETWEEN ? AND ? AND +x.file = ? "
-            f"AND x.flags & {TOKENS} AND y.flags & {TOKENS}"
-        )
         file, other = sides[0][task], sides[1][task]
-        connection = index.database.connection()
         found = connection.execute(query, (other["id"], file["first"], file["last"], file["id"])).fetchall()
         total += len(found)
         for row in found[: MOST_TEXTS - looked_at]:

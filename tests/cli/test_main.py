@@ -276,6 +276,7 @@ BAD = {
         ["schedule", "toy", "toy_gen", "--forget"],
         "--forget was removed: to forget a job, delete",
     ),
+    "one of show": (["show", "out", "--format", "json"], "--format was removed: samples/TASK.jsonl and manifest.json"),
     "another of schedule": (["schedule", "toy", "toy_gen", "--local"], "--local was removed: mill eval MODELS TASKS"),
     "option of Ray": (
         ["eval", "toy", "toy_gen", "--executor", "ray"],

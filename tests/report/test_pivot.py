@@ -180,20 +180,6 @@ def test_bad_options_get_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert message in err and err.count("\n") == 1, options
 
 
-def test_a_wide_pivot_is_printed_in_blocks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(8):
-        run_right(tmp_path, f"organisation/a-very-long-model-name-{number}-instruct", range(number), n=8)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    for name, value in (("COLUMNS", "80"), ("LINES", "25"), ("TERM", "dumb")):
-        monkeypatch.setenv(name, value)
-    lines = printed(capsys, tmp_path, "--columns", "model").splitlines()
-    table = [line for line in lines if not line.startswith("Marked")]
-    assert max(map(len, table)) <= 80 and sum("quiz" in line for line in table) >= 3
-    assert sum(line.count("±") for line in table) == 8
-
-
 def test_the_best_is_found_over_the_samples_that_both_runs_have(tmp_path: Path) -> None:
     """Two points are not significant for independent samples of 3,000 and 1,500, but over pairs: b is worse on about 30 of
     the samples and better on none."""

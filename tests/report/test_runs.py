@@ -60,7 +60,7 @@ def rows(folder: RunFolder, task: str) -> list[dict[str, Any]]:
 def test_a_run_has_its_scores_samples_and_what_ran() -> None:
     folder = evaluate("toy_all,toy_choice", "--limit", "12")
     section = read_run(folder)
-    assert [task.task for task in section.tasks] == ["toy_gen", "toy_gen2", "toy_choice"]
+    assert list(section.results.tasks) == ["toy_gen", "toy_gen2", "toy_choice"]
     assert dict(section.about) | {"versions": ""} == {"model": "a", "path": "a", "backend": "toy", "versions": ""} | {
         "arguments": dict(section.about).get("arguments", "")
     }
@@ -107,7 +107,7 @@ def test_a_folder_with_checks_and_runs_has_an_index() -> None:
 
 def test_the_score_of_a_judged_run_in_the_index_is_the_judges() -> None:
     section = read_run(evaluate("toy_gen", "--limit", "3"))
-    (task,) = section.tasks
+    (task,) = section.results.tasks.values()
     judged = dataclasses.replace(task, metrics={**task.metrics, "judge": rate(2, 3)})
     run = dataclasses.replace(section, results=Results(tasks={"toy_gen": judged}))
     assert run.main_scores == "toy_gen judge 0.667"

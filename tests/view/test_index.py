@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -89,19 +90,6 @@ def test_one_bad_samples_file_does_not_hide_the_others(copy: Copy, kind: str) ->
     assert any("toy_gen.jsonl" in warning for warning in index.state.warnings)
 
 
-def test_a_second_line_of_a_sample_does_not_count(copy: Copy) -> None:
-    folder, index = copy
-    file, lines = samples_file(folder, "one", "toy_gen"), lines_of(folder, "one", "toy_gen")
-    with file.open("a") as handle:
-        handle.writelines(json.dumps({**line, "values": {"exact_match": [1.0]}}) + "\n" for line in lines[:5])
-    index.sync()
-    uid = uid_of_model(index, "one")
-    right = sum(line["exact_match"] == 1.0 for line in lines)
-    assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 40
-    assert list_samples(index, SampleFilter(uid, "toy_gen", statuses=("right",)))["total"] == right
-    assert status_counts(index, uid, "toy_gen")["damaged"] == 5
-
-
 def test_removed_runs_and_folders_are_forgotten(copy: Copy) -> None:
     folder, index = copy
     index.sync()
@@ -114,14 +102,16 @@ def test_removed_runs_and_folders_are_forgotten(copy: Copy) -> None:
     assert index.database.connection().execute("SELECT count(*) FROM samples").fetchone()[0] == 0
 
 
-def test_damaged_lines_are_counted(copy: Copy) -> None:
+def test_damaged_lines_and_second_lines_of_a_sample_are_counted(copy: Copy) -> None:
     folder, index = copy
-    file = samples_file(folder, "one", "toy_choice")
-    file.write_text("not json\n[1, 2]\n{}\n" + '{"id": {"a": 1}}\n' + file.read_text() + "\0\n")
+    file, lines = samples_file(folder, "one", "toy_gen"), lines_of(folder, "one", "toy_gen")
+    second = "".join(json.dumps({**line, "values": {"exact_match": [1.0]}, "means": {}}) + "\n" for line in lines[:5])
+    file.write_text("not json\n[1, 2]\n{}\n" + '{"id": {"a": 1}}\n' + file.read_text() + "\0\n" + second)
     index.sync()
     uid = uid_of_model(index, "one")
-    assert status_counts(index, uid)["damaged"] == 5
-    assert list_samples(index, SampleFilter(uid, "toy_choice"))["total"] == 40
+    counts = status_counts(index, uid, "toy_gen")
+    assert (counts["damaged"], counts["right"]) == (10, sum(line["exact_match"] == 1.0 for line in lines))
+    assert list_samples(index, SampleFilter(uid, "toy_gen"))["total"] == 40
 
 
 @pytest.mark.parametrize(
@@ -136,37 +126,18 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(copy: Copy, content
     assert len(index.runs) == 2
 
 
-def test_links_are_not_followed(results: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "links"
-    folder.mkdir()
-    (folder / "elsewhere").symlink_to(results)
-    (folder / "loop").symlink_to(folder)
-    index = ResultsIndex(folder, cache=tmp_path / "index")
-    index.sync()
-    assert index.runs == {}
-    index.close()
-
-
-def test_a_damaged_index_is_made_anew(results: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["bytes", "version"])
+def test_an_index_that_is_damaged_or_of_another_version_is_made_anew(results: Path, tmp_path: Path, damage: str) -> None:
     first = ResultsIndex(results, cache=tmp_path)
     first.sync()
     first.close()
-    first.database.path.write_bytes(b"\xff" * first.database.path.stat().st_size)
-    second = ResultsIndex(results, cache=tmp_path)
-    second.sync()
-    assert list_samples(second, SampleFilter(uid_of_model(second, "one"), "toy_gen"))["total"] == 40
-    second.close()
-
-
-def test_an_index_of_another_version_is_made_anew(results: Path, tmp_path: Path) -> None:
-    first = ResultsIndex(results, cache=tmp_path)
-    first.sync()
     path = first.database.path
-    first.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-        connection.execute("DROP TABLE samples")
-    connection.close()
+    if damage == "bytes":
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    else:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA user_version = 99")
+            connection.execute("DROP TABLE samples")
     second = ResultsIndex(results, cache=tmp_path)
     second.sync()
     assert list_samples(second, SampleFilter(uid_of_model(second, "one"), "toy_gen"))["total"] == 40

@@ -25,8 +25,11 @@ def test_samples_are_the_lines_of_the_files(results: Path) -> None:
     lines = lines_of(results, "one", "toy_gen")
     assert list(frame["id"]) == [line["id"] for line in lines]
     assert list(frame["response"]) == [line["response"] for line in lines]
-    wrong = loaded.samples("one", "toy_gen", status="wrong")
-    assert list(wrong["id"]) == [line["id"] for line in lines if line["exact_match"] == 0.0]
+    for status, value in (("wrong", 0.0), ("right", 1.0)):
+        wanted = [line["id"] for line in lines if line["exact_match"] == value]
+        assert wanted and list(loaded.samples("one", "toy_gen", status=status)["id"]) == wanted
+    failed = [line["id"] for line in lines_of(results, "two", "toy_gen") if line["error"]]
+    assert failed and list(loaded.samples("two", "toy_gen", status="failed")["id"]) == failed
     assert len(loaded.samples("one", limit=5)) == 5
     assert list(loaded.samples("one", "toy_gen", search="toy_gen 17")["id"]) == ["17"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,6 @@ def test_the_modules_are_one_classic_script() -> None:
     assert not re.search(r"^\s*(import|export)\b", text, re.MULTILINE)
     for file in OWN:
         assert text.count(file.read_text().partition("\n")[0]) == 1, file
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-def test_the_script_can_be_parsed(tmp_path: Path) -> None:
-    """Two modules with the same name at the top would be an error, too."""
-    file = tmp_path / "app.js"
-    file.write_text(script())
-    subprocess.run(["node", "--check", str(file)], check=True)
 
 
 def test_the_page_is_small_and_loads_nothing() -> None:

@@ -36,34 +36,6 @@ def listed(index: ResultsIndex, **given: str) -> list[tuple[str, str]]:
         after = page["next"]
 
 
-def test_samples_are_listed_in_the_order_of_their_files(index: ResultsIndex, results: Path) -> None:
-    run = uid_of_model(index, "one")
-    expected = [
-        (task, line["id"])
-        for task in ("toy_gen", "toy_choice", "toy_text", "toy_dialog")
-        for line in lines_of(results, "one", task)
-    ]
-    assert sorted(listed(index, run=run)) == sorted(expected)
-    assert listed(index, run=run, task="toy_choice") == [
-        ("toy_choice", line["id"]) for line in lines_of(results, "one", "toy_choice")
-    ]
-
-
-@pytest.mark.parametrize("status", ["right", "wrong", "failed"])
-def test_samples_by_result(index: ResultsIndex, results: Path, status: str) -> None:
-    lines = lines_of(results, "two", "toy_gen")
-    fits = {
-        "right": lambda line: line["exact_match"] == 1.0,
-        "wrong": lambda line: line["exact_match"] == 0.0,
-        "failed": lambda line: line["error"],
-    }
-    expected = [
-        ("toy_gen", line["id"]) for line in lines if (status == "failed" or not line["error"]) and fits[status](line)
-    ]
-    assert listed(index, run=uid_of_model(index, "two"), task="toy_gen", status=status) == expected
-    assert expected
-
-
 @pytest.mark.parametrize("descending", ["", "1"])
 @pytest.mark.parametrize(
     ("sort", "column"), [("v0", "word_perplexity"), ("id", "id"), ("seconds", "seconds"), ("prompt_tokens", "prompt_tokens")]
@@ -93,6 +65,8 @@ def test_next_and_previous_walk_through_a_filtered_list(index: ResultsIndex) -> 
 def test_a_sample_is_read_as_the_file_has_it(index: ResultsIndex, results: Path) -> None:
     for line in random.Random(0).sample(lines_of(results, "one", "toy_dialog"), 5):
         assert read_sample(index, uid_of_model(index, "one"), "toy_dialog", line["id"]) == line
+    with pytest.raises(MillError, match="unknown sample 'story-99'"):
+        read_sample(index, uid_of_model(index, "one"), "toy_dialog", "story-99")
 
 
 def test_the_interval_of_a_category_is_exact(index: ResultsIndex, results: Path) -> None:

@@ -31,9 +31,11 @@ def test_filters_and_keys_work_in_the_copy(disk: Any, results: ResultFiles, uids
     page.get_by_label("Search").fill("")
     expect(page.locator(".samples-table tbody tr")).to_have_count(len(wanted))
     page.get_by_role("link", name=wanted[0], exact=True).click()
+    expect(page.get_by_role("button", name="Previous")).to_be_disabled()
     expect(page.get_by_role("button", name="Next")).to_be_enabled()
-    page.keyboard.press("n")
-    expect(page.get_by_role("heading", level=1)).to_have_text(wanted[1])
+    for key, name in (("n", wanted[1]), ("n", wanted[2]), ("p", wanted[1])):
+        page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1)).to_have_text(name)
     page.keyboard.press("3")
     expect(page.get_by_role("heading", level=1)).to_have_text("Compare")
     assert params(page)["a"] == uids["base"]

@@ -114,17 +114,6 @@ def test_digits_open_the_screens_in_their_order(screens: Any) -> None:
         expect(page.locator("main")).to_be_focused()
 
 
-def test_typed_text_is_no_key(screens: Any) -> None:
-    page = screens.open("runs")
-    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
-    page.keyboard.press("/")
-    expect(page.get_by_label("Filter")).to_be_focused()
-    page.keyboard.type("2t?")
-    expect(page.get_by_label("Filter")).to_have_value("2t?")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
-    expect(page.get_by_role("dialog")).to_have_count(0)
-
-
 def press_until(page: Any, label: str, *, most: int = 60) -> None:
     """Tab until the focused element has this name."""
     name = "() => (document.activeElement.ariaLabel || document.activeElement.innerText || '').trim()"

@@ -7,11 +7,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.browsing import needs_chromium, sync_api
 from tests.launching import run
-from tests.view.browser.results import CHOICES, LONG, TEXTS, ResultFiles
+from tests.view.browser.results import CHOICES, LONG, ResultFiles
 from tests.view.browser.shown import headers, number, params, rows
 
 pytestmark = needs_chromium
@@ -82,26 +80,6 @@ def test_search_finds_words_in_prompts_and_in_answers(screens: Any, results: Res
     assert shown_ids(page) == ["11"]
 
 
-def test_keys_go_to_the_next_sample_of_the_filtered_list(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
-    base = results.runs["base"]
-    wanted = [one["id"] for one in base.samples(CHOICES) if one["acc"] == 1]
-    page = screens.open("samples", run=uids["base"], task=base.task(CHOICES), status="right")
-    page.get_by_role("link", name=wanted[0], exact=True).click()
-    title = page.get_by_role("heading", level=1)
-    expect(title).to_have_text(wanted[0])
-    expect(page.get_by_role("button", name="Previous")).to_be_disabled()
-    for name in wanted[1:4]:
-        expect(page.get_by_role("button", name="Next")).to_be_enabled()
-        page.keyboard.press("n")
-        expect(title).to_have_text(name)
-        expect(page.locator("table.choices")).to_be_visible()
-    expect(page.get_by_role("button", name="Previous")).to_be_enabled()
-    page.keyboard.press("p")
-    expect(title).to_have_text(wanted[2])
-    page.go_back()
-    expect(title).to_have_text(wanted[3])
-
-
 def test_a_long_prompt_is_folded_and_choices_are_marked(screens: Any, results: ResultFiles, uids: dict[str, str]) -> None:
     base = results.runs["base"]
     sample = next(one for one in base.samples(CHOICES) if one["id"] == LONG)
@@ -157,11 +135,3 @@ def test_a_dialog_shows_its_messages_tools_and_results(screens: Any, results: Re
     assert len(calls) >= 2
     assert [text.removeprefix("call of ") for text in page.locator(".message .tool h5").all_inner_texts()] == calls
     assert page.locator(".m-tool").count() == sum(message["role"] == "tool" for message in messages)
-
-
-@pytest.mark.parametrize("kind", ["one-run", "no-sample"])
-def test_what_is_not_there_is_one_line(screens: Any, results: ResultFiles, uids: dict[str, str], kind: str) -> None:
-    run_uid, name = (uids["base"], "story-99") if kind == "no-sample" else ("ffffffffff", "story-1")
-    page = screens.open("sample", run=run_uid, t=results.runs["base"].task(TEXTS), id=name)
-    expect(page.get_by_role("alert")).to_have_count(1)
-    screens.watch.forgive("status of 400")
