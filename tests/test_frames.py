@@ -147,11 +147,11 @@ def test_what_the_command_line_refuses_is_refused_here_too(
 
 
 def test_options_of_the_command_line_are_arguments_under_any_of_their_names(tiny_model: Path, tmp_path: Path) -> None:
-    options = {"limit": 2, "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "executor": "local", "batch_size": "auto"}
+    options = {"limit": 2, "max_new_tokens": 4, "gen_kwargs": "until=[a,b]", "batch_size": "auto"}
     found = mill.evaluate(spec(tiny_model), "numerics", output_dir=tmp_path, **options)
     settings = json.loads((found.outcome.folder.path / "manifest.json").read_text())["settings"]
     assert len(found.samples) == 2 and settings["gen_kwargs"] == {"until": ["a", "b"], "max_gen_toks": 4}
-    assert {"limit", "n_shots", "max_tokens", "executor"} <= set(inspect.signature(mill.evaluate).parameters)
+    assert {"limit", "n_shots", "max_tokens", "workers"} <= set(inspect.signature(mill.evaluate).parameters)
     assert {"prompts", "forced_tokens", "labels"} <= set(inspect.signature(mill.compare).parameters)
 
 

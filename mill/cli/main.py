@@ -24,6 +24,7 @@ from mill import __version__
 from mill.api.errors import MillError, SpecError, UnknownName, nearest
 from mill.api.registry import checks, commands
 from mill.cli.start import INTERRUPTED
+from mill.support.files import is_file
 from mill.support.processes import world_size
 from mill.support.secrets import redact_text, refuse_inline
 from mill.support.terminal import echo, echo_data, logger, message_line, own_warnings
@@ -270,7 +271,7 @@ def _usage_message(error: click.ClickException) -> str:
     if extra is None:
         return message
     takes_folder = context is not None and any(param.name == "output_dir" for param in context.command.params)
-    hint = f"; write --output_dir {extra.group(1)}" if takes_folder and Path(extra.group(1)).is_dir() else ""
+    hint = f"; write --output_dir {extra.group(1)}" if takes_folder and is_file(extra.group(1), folder=True) else ""
     if not hint and context is not None and any(param.name == "tasks" for param in context.command.params):
         hint = "; separate tasks by commas"
     return f"{extra.group(1)} is one argument too many{hint}"

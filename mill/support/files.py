@@ -205,10 +205,10 @@ def check_path(text: str) -> None:
         raise SpecError(f"{text[:60]!r}{'...' * (len(text) > 60)} is not a path: {why}") from error
 
 
-def is_file(text: str) -> bool:
-    """Whether a text names an existing file; one that cannot be a path does not."""
+def is_file(text: str, *, folder: bool = False) -> bool:
+    """Whether a text names an existing file, or a `folder`; one that cannot be a path does not."""
     try:
-        return Path(text).is_file()
+        return Path(text).is_dir() if folder else Path(text).is_file()
     except (OSError, ValueError):
         return False
 
