@@ -51,7 +51,7 @@ MARKER_OF_PATH = {
     "engines": "engine",
     "execute/test_conformance.py": "weights",
     "models/hf": "weights",
-    "models/prefix/test_sharing.py": "weights",
+    "models/prefix": "weights",
     "models/test_clip.py": "weights",
     "models/test_echo.py": "weights",
     "models/test_demo_model.py": "weights",
@@ -63,6 +63,7 @@ MARKER_OF_PATH = {
     "view/browser": "browser",
     "view/test_security.py": "slow",
     "bridges": "slow",  # lm-eval takes ten seconds to import
+    "checks/test_decide.py": "slow",
     "checks/test_gate_faults.py": "slow",
     "checks/test_total.py": "slow",
     "cli/test_checks.py": "slow",
@@ -70,19 +71,28 @@ MARKER_OF_PATH = {
     "execute/test_ranks.py": "slow",
     "export/test_lm_eval.py": "slow",  # lm-eval takes ten seconds to import
     "fuzz": "slow",
-    "models/http/test_outages.py": "slow",
+    "metrics/test_sequential.py": "slow",
+    "models/http": "slow",
     "models/test_litellm.py": "slow",  # litellm takes six seconds to import
     "models/test_hostile.py": "slow",
+    "models/test_openai_compat.py": "slow",
     "packaging/test_wheel.py": "slow",
+    "report/test_decided_runs.py": "slow",
+    "report/test_plots.py": "slow",
+    "runs/test_budget.py": "slow",
     "runs/test_budget_processes.py": "slow",
+    "runs/test_decisions.py": "slow",
     "runs/test_faults.py": "slow",
     "runs/test_killed.py": "slow",
     "runs/test_removed.py": "slow",
-    "sandbox/test_hostile.py": "slow",
+    "runs/test_sampling.py": "slow",
     "runs/test_session.py": "slow",
+    "sandbox": "slow",
     "security/test_files.py": "slow",
     "security/test_keys.py": "slow",
     "soak": "soak",
+    "tasks/test_bfcl_multi_turn.py": "slow",
+    "tasks/test_code.py": "slow",
     "view/test_lm_eval_logs.py": "slow",  # lm-eval takes ten seconds to import
 }
 
