@@ -3,7 +3,7 @@ longer to launch than to compute."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,14 +77,6 @@ class Slots:
                 cache[target : target + length] = cache[source : source + length]
 
 
-def _wide(rows: torch.Tensor) -> torch.Tensor:
-    """The same rows as fewer and larger numbers, where that is possible: torch copies one number at a time."""
-    import torch
-
-    widest, row = torch.complex128, rows.flatten(1)
-    return row.view(widest) if row.shape[1] * row.element_size() % widest.itemsize == 0 else row
-
-
 @dataclass
 class Prefill(Pack):
     """A pack that also fills slots: `rows` are (first token of a slot, the segments whose keys it gets, in order)."""
@@ -95,32 +87,9 @@ class Prefill(Pack):
     def store(self, k: torch.Tensor, v: torch.Tensor) -> None:
         super().store(k, v)
         assert self.slots is not None
-        layer, (source, target) = self.slots.layer(self.calls, k, v), self._moved(k.device)
-        for cache, new in zip(layer, (k, v), strict=True):
-            _wide(cache).index_copy_(0, target, _wide(new.transpose(0, 1)[source]))
-        for start, segment in self._places():
-            if segment not in self.bounds:  # but in an earlier pack
-                self.slots.put(self.calls, start, [self.key_values(segment, k, v)])
-
-    def _moved(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which tokens of the pack go to which tokens of the slots: one copy for each layer instead of one for each segment,
-        which takes 3 of 63 s of GSM8K on an H200."""
-        import torch
-
-        if "source" not in self.tensors:
-            moves = [(*self.bounds[segment], start) for start, segment in self._places() if segment in self.bounds]
-            none = torch.arange(0)
-            source = torch.cat([none, *(torch.arange(first, last) for first, last, _ in moves)])
-            target = torch.cat([none, *(torch.arange(start, start + last - first) for first, last, start in moves)])
-            self.tensors |= {"source": on_device(source, device), "target": on_device(target, device)}
-        return self.tensors["source"], self.tensors["target"]
-
-    def _places(self) -> Iterator[tuple[int, Segment]]:
-        """The segments of all rows, each with its first token in the slots."""
+        self.slots.layer(self.calls, k, v)
         for start, segments in self.rows:
-            for segment in segments:
-                yield start, segment
-                start += len(segment.tokens)
+            self.slots.put(self.calls, start, (self.key_values(segment, k, v) for segment in segments))
 
 
 @dataclass
