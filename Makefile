@@ -71,9 +71,9 @@ test:
 	$(MAKE) -j 4 lint engines programs audit
 	$(ALL_TESTS)
 
-# What the 50 dearest files and shared fixtures cost.
+# The 50 slowest tests and fixtures.
 test-times: $(VENV)/dev
-	$(ALL_TESTS) --times
+	$(ALL_TESTS) --durations 50
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

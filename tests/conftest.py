@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests import forking
 from tests.servers import llama_command
 from tests.shared import made_once, served_once, shared_folder
 
-pytest_plugins = ["tests.logs", "tests.times", "tests.fuzz.cases"]
+pytest_plugins = ["tests.logs", "tests.fuzz.cases"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background; tests interrupt their child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -161,6 +162,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
 def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Isolates tests from each other's registrations and data path."""
     load_builtin()
+    for name in [name for name in sys.modules if name.startswith("mill_file_")]:  # task files are loaded again
+        del sys.modules[name]
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test cuts the power, and each call takes 20 ms
     monkeypatch.delenv("MILL_DATA", raising=False)
     saved = [(table, table.entries()) for table in (registry.models, registry.tasks, registry.metrics)]

@@ -53,8 +53,6 @@ PACKAGES = (
 AT_IMPORT = ("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "PYTHON", "LD_", "CUDA_")
 LENGTH = 8
 
-children_seconds = 0.0
-"""Processor seconds of the forked processes that have ended, which are no children of this process."""
 folder: Path | None = None
 """Where the servers of all testing processes are found."""
 _servers: dict[str, Server] = {}
@@ -157,14 +155,12 @@ class Forked(subprocess.Popen[Any]):
         return self.returncode
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        global children_seconds
         if wait_flags & os.WNOHANG and not select.select([self._status_from], [], [], 0)[0]:
             return 0, 0
         ended = os.read(self._status_from, 100)
         os.close(self._status_from)
         assert ended, "the server of forked processes ended"
-        status, seconds = json.loads(ended)
-        children_seconds += seconds
+        status, _ = json.loads(ended)
         return self.pid, status
 
 

@@ -66,17 +66,9 @@ def bomb(mib: int) -> bytes:
 GOOD = json.dumps(whole()).encode()
 BLANKS = " " * 65536
 
-STATUSES = {
-    f"status {code}": Mode(status(code, "not so"), f"HTTP {code}: not so")
-    for code in (400, 401, 404, 418, 422, 429, 500, 502, 503, 529, 599)
-}
+STATUSES = {f"status {code}": Mode(status(code, "not so"), f"HTTP {code}: not so") for code in (400, 401, 429, 500, 503)}
 REDIRECTS = {
-    **{
-        f"redirect {code}": Mode(
-            status(code, "moved", Location="http://127.0.0.1:9/v1"), "redirects to http://127.0.0.1:9/v1"
-        )
-        for code in (301, 307)
-    },
+    "redirect": Mode(status(307, "moved", Location="http://127.0.0.1:9/v1"), "redirects to http://127.0.0.1:9/v1"),
     "redirect to nowhere": Mode(status(302), "without a Location"),
     "redirect with a password": Mode(
         status(302, Location=f"http://user:{KEY}@127.0.0.1:9/?key=x"), "redirects to http://127.0.0.1:9/;"
@@ -85,14 +77,11 @@ REDIRECTS = {
 }
 THROTTLES = {
     "429 for a week": Mode(status(429, Retry_After="604800"), "asks to wait 604800 s, longer than 600 s"),
-    "429 forever": Mode(status(429, Retry_After="1e999"), "asks to wait inf s, longer than 600 s"),
     "429 as text": Mode(status(429, "busy", Retry_After="in a minute"), "HTTP 429: busy"),
 }
 BODIES = {
     "empty body": Mode(raw(b""), "has no choices"),
-    "null": Mode(raw("null"), "has no choices"),
     "HTML with status 200": Mode(raw("<html>Sign in</html>", Content_Type="text/html"), "is not JSON"),
-    "HTML with status 500": Mode(raw("<h1>Oops</h1>", 500, Content_Type="text/html"), "HTTP 500: <h1>Oops</h1>"),
     "JSON named text/html": Mode(raw(GOOD, Content_Type="text/html"), text="fine"),
     "truncated JSON": Mode(raw(GOOD[:40]), "is not JSON"),
     "half of the length promised": Mode(raw(GOOD, Content_Length=str(len(GOOD) // 2)), ("is not JSON", "was cut")),
@@ -104,7 +93,6 @@ BODIES = {
         raw(GOOD.replace(b'"prompt_tokens": 3', b'"prompt_tokens": ' + b"9" * 5000)), "is not JSON"
     ),
     "a gzip bomb": Mode(raw(bomb(64), Content_Encoding="gzip"), "larger than 16 MiB"),
-    "an error in a gzip bomb": Mode(raw(bomb(64), 500, Content_Encoding="gzip"), "HTTP 500: no message"),
     "an endless body": Mode(chunked(itertools.repeat(BLANKS), content_type="application/json"), "larger than 16 MiB"),
     "gzip with two members": Mode(
         raw(gzip.compress(GOOD[:20]) + gzip.compress(GOOD[20:]), Content_Encoding="gzip"), text="fine"
@@ -115,16 +103,12 @@ BODIES = {
     "a slow body": Mode(chunked(itertools.repeat(" "), pause=0.05, content_type="application/json"), "within 1 s"),
     "no response": Mode(stall(), "within 1 s"),
     "a header of 100 kB": Mode(raw(GOOD, X_Long="x" * 100_000), "was cut"),
-    "duplicate keys": Mode(
-        raw('{"choices": [], ' + GOOD.decode()[1:]), text="fine"
-    ),  # the last one counts, as in JSON parsers
 }
 ERRORS = {
     "error alone": Mode({"error": {"message": "engine died"}}, "reported an error: engine died"),
     "error beside choices": Mode(whole(error={"message": "half"}), "reported an error: half"),
     "error of the choice": Mode(whole(error_of_choice={"message": "provider down"}), "reported an error: provider down"),
     "error null": Mode(whole(error=None), text="fine"),
-    "a bad request with status 200": Mode({"error": {"message": "too long", "code": 400}}, "reported an error: too long"),
     "a list as detail": Mode(raw('{"detail": [{"loc": ["body"]}]}', 422), "HTTP 422: [{'loc'"),
     "the key in an error": Mode(status(400, f"bad key {KEY}"), "bad key ***"),
     "escape sequences in an error": Mode(status(400, "\x1b[31mred\x07\u202e"), "\\x1b[31mred\\x07\\u202e"),
@@ -132,10 +116,7 @@ ERRORS = {
     "an error of 3 MB": Mode(raw(b"x" * 3_000_000, 500), "HTTP 500: xxxx"),
 }
 FINISHES = {
-    **{
-        f"finish_reason {reason}": Mode(whole("half", finish_reason=reason), f"finish_reason '{reason}'")
-        for reason in ("abort", "unknown_reason")
-    },
+    "finish_reason abort": Mode(whole("half", finish_reason="abort"), "finish_reason 'abort'"),
     **{
         f"finish_reason {given}": Mode(whole(finish_reason=given), text="fine", finish=normalized)
         for given, normalized in (
@@ -149,45 +130,26 @@ FINISHES = {
     "finish_reason null": Mode(whole(finish_reason=None), text="fine", finish=None),
     "neither text nor finish_reason": Mode(whole("", finish_reason=None), "has no text"),
     "an empty answer": Mode(whole(""), text=""),
-    **{
-        f"finish_reason as {type(invalid).__name__}": Mode(
-            whole(finish_reason=invalid), "choices[0].finish_reason: expected str"
-        )
-        for invalid in (True, ["stop"])
-    },
+    "finish_reason as a list": Mode(whole(finish_reason=["stop"]), "choices[0].finish_reason: expected str"),
 }
-INVALID_CONTENTS: tuple[Any, ...] = (7, [{"type": "text", "text": "fine"}])
 FIELDS = {
     **{
         f"choices {json.dumps(invalid)}": Mode({"choices": invalid}, message)
         for invalid, message in (
-            (None, "has no choices"),
             ([], "has no choices"),
             ({"0": {}}, "choices: expected array"),
             ([None], "choices[0]: expected object"),
-            (["fine"], "choices[0]: expected object"),
             ([{}], "has no text"),
         )
     },
-    **{
-        f"text {json.dumps(invalid)}": Mode(whole(invalid), "choices[0].text: expected str")
-        for invalid in (7, {"value": "fine"})
-    },
+    "a text that is a number": Mode(whole(7), "choices[0].text: expected str"),
     "no text": Mode(without("text"), "has no text"),
-    **{
-        f"content {json.dumps(invalid)}": Mode(chat(invalid), "choices[0].message.content: expected str")
-        for invalid in INVALID_CONTENTS
-    },
+    "a content in parts": Mode(chat([{"type": "text", "text": "fine"}]), "choices[0].message.content: expected str"),
     "content null": Mode(chat(None), "has no text"),
     "a chat answer to a completion": Mode(chat("fine"), text="fine", counts=(None, None)),
     "index 1": Mode(whole(index=1), "no choice of index 0"),
     "several choices": Mode(
-        {
-            "choices": [
-                {"index": 1, "text": "b", "finish_reason": "stop"},
-                {"index": 0, "text": "a", "finish_reason": "stop"},
-            ]
-        },
+        {"choices": [{"index": index, "text": text, "finish_reason": "stop"} for index, text in ((1, "b"), (0, "a"))]},
         text="a",
         counts=(None, None),
     ),
@@ -198,10 +160,7 @@ FIELDS = {
 }
 INVALID_COUNTS = "token counts are not valid"
 COUNTS = {
-    **{
-        f"usage {json.dumps(invalid)}": Mode(whole(usage=invalid), text="fine", counts=(None, None), warning=INVALID_COUNTS)
-        for invalid in ("3", [3, 2], {"prompt_tokens": [3]})
-    },
+    "usage as a list": Mode(whole(usage=[3, 2]), text="fine", counts=(None, None), warning=INVALID_COUNTS),
     **{
         f"{invalid!r} prompt tokens": Mode(
             whole(usage={"prompt_tokens": invalid, "completion_tokens": 2}),
@@ -230,7 +189,6 @@ def chat_with_logprobs(**changes: Any) -> dict[str, Any]:
 TOKENS = {
     "a positive log-probability": Mode(with_logprobs(token_logprobs=[0.5, -0.2]), "above 0"),
     "a log-probability of NaN": Mode(with_logprobs(token_logprobs=[NAN, -0.2]), "NaN"),
-    "a log-probability of infinity": Mode(with_logprobs(token_logprobs=[INF, -0.2]), "above 0"),
     "a log-probability as a text": Mode(with_logprobs(token_logprobs=["-0.1", -0.2]), "token_logprobs[0]: expected float"),
     "a log-probability of null": Mode(with_logprobs(token_logprobs=[None, -0.2]), "not every token has one"),
     "too few log-probabilities": Mode(with_logprobs(token_logprobs=[-0.1]), "not every token has one"),
@@ -242,7 +200,6 @@ TOKENS = {
     "chat: a positive log-probability": Mode(chat_with_logprobs(logprob=0.5), "above 0"),
     "chat: a token that is no text": Mode(chat_with_logprobs(token=5), "content[0].token: expected str"),
     "chat: an id that is no number": Mode(chat_with_logprobs(id="5"), "content[0].id: expected int"),
-    "chat: a likeliest above 0": Mode(chat_with_logprobs(top_logprobs=[{"token": "no", "logprob": 2}]), "above 0"),
 }
 
 
@@ -270,10 +227,7 @@ STREAMS = {
     "an error inside a choice": Mode(events(delta("fi", error={"message": "gone"})), "reported an error: gone"),
     "finish_reason abort": Mode(events(delta("fi"), delta("", "abort")), "finish_reason 'abort'"),
     "an event that is no JSON": Mode(events(delta("fi"), "oops", delta("ne", "stop")), "is not JSON"),
-    **{
-        f"an event {invalid}": Mode(events(invalid, *ENDED), "an event of the stream is not valid")
-        for invalid in ("null", "[]")
-    },
+    "an event that is a list": Mode(events("[]", *ENDED), "an event of the stream is not valid"),
     "content a number": Mode(events(delta(7), *ENDED), "choices[0].delta.content: expected str"),
     "only another choice": Mode(events(delta("fi", "stop", index=1)), "no choice of index 0"),
     "message instead of delta": Mode(
@@ -296,7 +250,6 @@ STREAMS = {
     "endless keep-alives": Mode(chunked(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
     "a whole answer": Mode(raw(GOOD, Content_Type="application/json"), text="fine", counts=(3, 2)),
     "events named text/plain": Mode(chunked([LINES], content_type="text/plain"), "is not JSON"),
-    "status 500": Mode(status(500, "boom"), "HTTP 500: boom"),
     "a character in two pieces": Mode(
         chunked([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
     ),

@@ -7,47 +7,34 @@ from typing import Any
 USAGE = {"prompt_tokens": 5, "total_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": None}
 HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1730000000, "model": "m"}
 
-COMPLETION: dict[str, Any] = {
-    **HEAD,
-    "choices": [{"index": 0, "text": " Paris.\nIt", "logprobs": None, "finish_reason": "stop", "stop_reason": None}],
-    "usage": USAGE,
-}
-COMPLETION_TOKENS: dict[str, Any] = {
-    **COMPLETION,
-    "choices": [
-        {
-            "index": 0,
-            "text": " Paris.",
-            "finish_reason": "length",
-            "logprobs": {
-                "text_offset": [0, 6],
-                "token_logprobs": [-0.25, -1.5],
-                "tokens": [" Paris", "."],
-                "top_logprobs": [{" Paris": -0.25, " the": -2.0}, {".": -1.5, ",": -1.75}],
-            },
-        }
-    ],
-}
-CHAT: dict[str, Any] = {
-    **HEAD,
-    "object": "chat.completion",
-    "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Paris", "refusal": None, "tool_calls": []},
-            "logprobs": None,
-            "finish_reason": "stop",
-        }
-    ],
-    "usage": USAGE,
-}
-_ENTRY = {
-    "id": 7042,
-    "token": "Paris",
-    "bytes": [80, 97],
-    "logprob": -0.25,
-    "top_logprobs": [{"id": 7042, "token": "Paris", "logprob": -0.25}, {"id": 1, "token": "The", "logprob": -2.5}],
-}
+
+def completion(usage: dict[str, Any], **choice: Any) -> dict[str, Any]:
+    """An answer that ended at the token limit."""
+    return {**HEAD, "choices": [{"index": 0, "finish_reason": "length", **choice}], "usage": usage}
+
+
+def counts(prompt: int) -> dict[str, Any]:
+    return {"prompt_tokens": prompt, "completion_tokens": 1}
+
+
+def token(number: int, text: str, logprob: float) -> dict[str, Any]:
+    return {"id": number, "token": text, "bytes": [*text.encode()], "logprob": logprob}
+
+
+COMPLETION = completion(USAGE, text=" Paris.\nIt", logprobs=None, finish_reason="stop", stop_reason=None)
+COMPLETION_TOKENS = completion(
+    USAGE,
+    text=" Paris.",
+    logprobs={
+        "text_offset": [0, 6],
+        "token_logprobs": [-0.25, -1.5],
+        "tokens": [" Paris", "."],
+        "top_logprobs": [{" Paris": -0.25, " the": -2.0}, {".": -1.5, ",": -1.75}],
+    },
+)
+_MESSAGE = {"role": "assistant", "content": "Paris", "refusal": None, "tool_calls": []}
+CHAT = {**completion(USAGE, message=_MESSAGE, logprobs=None, finish_reason="stop"), "object": "chat.completion"}
+_ENTRY = {**token(7042, "Paris", -0.25), "top_logprobs": [token(7042, "Paris", -0.25), token(1, "The", -2.5)]}
 CHAT_TOKENS: dict[str, Any] = {**CHAT, "choices": [{**CHAT["choices"][0], "logprobs": {"content": [_ENTRY]}}]}
 LITELLM: dict[str, Any] = {
     **CHAT,
@@ -55,83 +42,43 @@ LITELLM: dict[str, Any] = {
     "service_tier": None,
     "choices": [{**CHAT["choices"][0], "provider_specific_fields": {}}],
 }
-PROMPT_LOGPROBS: dict[str, Any] = {
-    **HEAD,
-    "choices": [
-        {
-            "index": 0,
-            "text": "x",
-            "logprobs": None,
-            "finish_reason": "length",
-            "prompt_logprobs": [
-                None,
-                {"98": {"logprob": -1.5, "rank": 2, "decoded_token": "b"}, "120": {"logprob": -0.5, "rank": 1}},
-                {"99": {"logprob": -0.75, "rank": 1, "decoded_token": "c"}},
-                {"100": {"logprob": -2.25, "rank": 3, "decoded_token": "d"}},
-            ],
-        }
+PROMPT_LOGPROBS = completion(
+    counts(4),
+    text="x",
+    logprobs=None,
+    prompt_logprobs=[
+        None,
+        {"98": {"logprob": -1.5, "rank": 2, "decoded_token": "b"}, "120": {"logprob": -0.5, "rank": 1}},
+        {"99": {"logprob": -0.75, "rank": 1, "decoded_token": "c"}},
+        {"100": {"logprob": -2.25, "rank": 3, "decoded_token": "d"}},
     ],
-    "usage": {"prompt_tokens": 4, "completion_tokens": 1},
-}
-ECHO: dict[str, Any] = {
-    **HEAD,
-    "choices": [
-        {
-            "index": 0,
-            "text": "abcdx",
-            "finish_reason": "length",
-            "logprobs": {
-                "tokens": ["a", "b", "c", "d", "x"],
-                "token_logprobs": [None, -1.5, -0.75, -2.25, -0.125],
-                "top_logprobs": [None, {"b": -1.5}, {"c": -0.75}, {"e": -0.5}, {"x": -0.125}],
-                "text_offset": [0, 1, 2, 3, 4],
-            },
-        }
-    ],
-    "usage": {"prompt_tokens": 4, "completion_tokens": 1},
-}
-NEXT_TOKEN: dict[str, Any] = {
-    **HEAD,
-    "choices": [
-        {
-            "index": 0,
-            "text": "c",
-            "finish_reason": "length",
-            "logprobs": {
-                "tokens": ["token_id:99"],
-                "token_logprobs": [-0.5],
-                "top_logprobs": [{"token_id:99": -0.5, "token_id:97": -1.5, "token_id:98": -2.5}],
-                "text_offset": [0],
-            },
-        }
-    ],
-    "usage": {"prompt_tokens": 2, "completion_tokens": 1},
-}
+)
+ECHO = completion(
+    counts(4),
+    text="abcdx",
+    logprobs={
+        "tokens": [*"abcdx"],
+        "token_logprobs": [None, -1.5, -0.75, -2.25, -0.125],
+        "top_logprobs": [None, {"b": -1.5}, {"c": -0.75}, {"e": -0.5}, {"x": -0.125}],
+        "text_offset": [0, 1, 2, 3, 4],
+    },
+)
+NEXT_TOKEN = completion(
+    counts(2),
+    text="c",
+    logprobs={
+        "tokens": ["token_id:99"],
+        "token_logprobs": [-0.5],
+        "top_logprobs": [{"token_id:99": -0.5, "token_id:97": -1.5, "token_id:98": -2.5}],
+        "text_offset": [0],
+    },
+)
+_LIKELIEST = [token(99, "c", -0.5), token(97, "a", -1.5)]
 LLAMA: dict[str, Any] = {
-    "index": 0,
-    "content": "c",
-    "tokens": [],
-    "id_slot": 0,
-    "stop": True,
-    "model": "m",
-    "tokens_predicted": 1,
-    "tokens_evaluated": 2,
-    "truncated": False,
-    "stop_type": "limit",
-    "stopping_word": "",
-    "timings": {"prompt_n": 2, "prompt_ms": 10.5},
-    "completion_probabilities": [
-        {
-            "id": 99,
-            "token": "c",
-            "bytes": [99],
-            "logprob": -0.5,
-            "top_logprobs": [
-                {"id": 99, "token": "c", "bytes": [99], "logprob": -0.5},
-                {"id": 97, "token": "a", "bytes": [97], "logprob": -1.5},
-            ],
-        }
-    ],
+    **{"index": 0, "content": "c", "tokens": [], "id_slot": 0, "model": "m"},
+    **{"tokens_predicted": 1, "tokens_evaluated": 2, "truncated": False, "timings": {"prompt_n": 2, "prompt_ms": 10.5}},
+    **{"stop": True, "stop_type": "limit", "stopping_word": ""},
+    "completion_probabilities": [{**token(99, "c", -0.5), "top_logprobs": _LIKELIEST}],
 }
 STREAM: list[dict[str, Any]] = [
     {**HEAD, "choices": [{"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]},
@@ -143,21 +90,8 @@ STREAM: list[dict[str, Any]] = [
 MODELS: dict[str, Any] = {
     "object": "list",
     "data": [
-        {
-            "id": "m",
-            "object": "model",
-            "created": 1,
-            "owned_by": "vllm",
-            "root": "/models/m",
-            "parent": None,
-            "max_model_len": 4096,
-        },
-        {
-            "id": "n",
-            "object": "model",
-            "owned_by": "llamacpp",
-            "meta": {"n_ctx_train": 2048, "n_vocab": 49152, "size": 90000000},
-        },
+        {"id": "m", "object": "model", "created": 1, "owned_by": "vllm", "root": "/models/m", "max_model_len": 4096},
+        {"id": "n", "object": "model", "owned_by": "llamacpp", "meta": {"n_ctx_train": 2048, "n_vocab": 49152}},
     ],
 }
 LLAMA_MODELS: dict[str, Any] = {"models": [{"name": "m"}], "object": "list", "data": [MODELS["data"][1]]}

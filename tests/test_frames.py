@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ import pytest
 import mill
 from mill.api.errors import MillError, SpecError
 from mill.api.model import MillModel, ModelCapabilities
-from mill.api.request import GENERATE, Request
+from mill.api.request import Request
 from mill.api.response import Response
-from mill.api.task import RenderSettings, Sample, Task, TaskType, Value
 from mill.models.spec.open import open_model
 from mill.report.collect import collect
 from tests.fixed_answers import FixedModel, FixedTask, FixedText
@@ -129,13 +127,11 @@ def test_compare_gives_metrics_samples_and_a_page(tiny_model: Path, tmp_path: Pa
     ("settings", "message"),
     [
         ({"limit": -1}, "a whole count of at least 1"),
-        ({"n_shots": -1}, "n_shots must be a whole number from 0 to 1000000, not -1"),
         ({"limt": 1}, "unknown argument 'limt'; did you mean limit"),
         ({"exact": "no"}, "exact must be true or false, not the text 'no'"),
         ({"gen_kwargs": {"temprature": 1}}, "unknown decoding option 'temprature'; did you mean temperature"),
         ({"max_tokens": 3, "max_gen_toks": 3}, "max_tokens is given twice"),
         ({"max_tokens": 3, "gen_kwargs": {"max_gen_toks": 3}}, "max_tokens and max_gen_toks in gen_kwargs are one option"),
-        ({"tasks": []}, "no task is given"),
     ],
 )
 def test_what_the_command_line_refuses_is_refused_here_too(
@@ -196,22 +192,6 @@ def test_odd_arguments_are_refused_in_one_line(call: Any, message: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-class Right(Task):
-    """Four questions with the same answer."""
-
-    task_type = TaskType.GENERATIVE_QA
-    metrics = {"exact_match": "mean"}
-
-    def samples(self) -> list[Sample]:
-        return [Sample(str(number), {"number": number}) for number in range(4)]
-
-    def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        return [Request(GENERATE, context=f"question {sample.id}", options=settings.options())]
-
-    def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
-        return {"exact_match": float(responses[0].text == "right")}
-
-
 class Worded(MillModel):
     """Answers with the word that it was made with."""
 
@@ -226,7 +206,7 @@ class Worded(MillModel):
 
 def test_models_made_in_python_are_identified_by_their_arguments(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def score(*arguments: Any, **named: str) -> float:
-        found = mill.evaluate(Worded(*arguments, **named), Right("right"), output_dir=str(tmp_path), quiet=True)
+        found = mill.evaluate(Worded(*arguments, **named), FixedTask("right", 4), output_dir=str(tmp_path), quiet=True)
         return float(found.scores["value"][0])
 
     assert score("right") == 1.0 and score("zzz") == 0.0 and score("zzz", "more") == 0.0 and score("zzz", named="x") == 0.0

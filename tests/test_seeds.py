@@ -16,17 +16,14 @@ from mill.models.spec.parse import Spec, make_spec, parse_spec
 from mill.options.option import options_of
 from tests.servers import llama_server
 
-OLLAMA = "http://127.0.0.1:11434"
+OLLAMA, SERVER = "http://127.0.0.1:11434", "http://my-server:8000/v1"
+LLAMA, QUANTIZED = "meta-llama/Meta-Llama-3-8B-Instruct", "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit"
 SPECS = {
-    "meta-llama/Meta-Llama-3-8B-Instruct": Spec("hf", {"path": "meta-llama/Meta-Llama-3-8B-Instruct"}),
+    LLAMA: Spec("hf", {"path": LLAMA}),
     "litellm[model=gpt-4o]": Spec("litellm", {"model": "gpt-4o"}),
     "litellm[model=claude-3-5-sonnet-20241022]": Spec("litellm", {"model": "claude-3-5-sonnet-20241022"}),
-    "hf[path=meta-llama/Meta-Llama-3-8B-Instruct,dtype=bfloat16,batch_size=4]": Spec(
-        "hf", {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "dtype": "bfloat16", "batch_size": "4"}
-    ),
-    "vllm[path=meta-llama/Meta-Llama-3-8B-Instruct,dtype=bfloat16]": Spec(
-        "vllm", {"path": "meta-llama/Meta-Llama-3-8B-Instruct", "dtype": "bfloat16"}
-    ),
+    f"hf[path={LLAMA},dtype=bfloat16,batch_size=4]": Spec("hf", {"path": LLAMA, "dtype": "bfloat16", "batch_size": "4"}),
+    f"vllm[path={LLAMA},dtype=bfloat16]": Spec("vllm", {"path": LLAMA, "dtype": "bfloat16"}),
     "clip[path=ViT-B-32,pretrained=laion2b_s34b_b79k]": Spec(
         "clip", {"path": "ViT-B-32", "pretrained": "laion2b_s34b_b79k"}
     ),
@@ -36,14 +33,10 @@ SPECS = {
         "openai-compat", {"model": "llama3.1:8b-instruct-q4_K_M", "base_url": OLLAMA}
     ),
     "llama3.1:8b": Spec("openai-compat", {"model": "llama3.1:8b", "base_url": OLLAMA}),
-    "http://my-server:8000/v1[model=my-model]": Spec(
-        "openai-compat", {"base_url": "http://my-server:8000/v1", "model": "my-model"}
-    ),
+    f"{SERVER}[model=my-model]": Spec("openai-compat", {"base_url": SERVER, "model": "my-model"}),
     "model.gguf": Spec("llama-cpp", {"model": "model.gguf"}),
     "gguf:my-model": Spec("llama-cpp", {"model": "my-model"}),
-    "vllm-mlx:mlx-community/Meta-Llama-3.1-8B-Instruct-4bit": Spec(
-        "vllm-mlx", {"model": "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit"}
-    ),
+    f"vllm-mlx:{QUANTIZED}": Spec("vllm-mlx", {"model": QUANTIZED}),
 }
 
 
@@ -89,24 +82,9 @@ def test_default_addresses_and_timeouts_are_the_documented_ones() -> None:
     ("model", "backend", "url", "spec"),
     [
         ("my-model", "llama-cpp", "http://127.0.0.1:8080", "llama-cpp[model=my-model,base_url=http://127.0.0.1:8080]"),
-        (
-            "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
-            "mlx-lm",
-            "",
-            "mlx-lm[path=mlx-community/Meta-Llama-3.1-8B-Instruct-4bit]",
-        ),
-        (
-            "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit",
-            "vllm-mlx",
-            "http://127.0.0.1:8000",
-            "vllm-mlx[model=mlx-community/Meta-Llama-3.1-8B-Instruct-4bit,base_url=http://127.0.0.1:8000]",
-        ),
-        (
-            "my-model",
-            "openai-compat",
-            "http://my-server:8000/v1",
-            "openai-compat[model=my-model,base_url=http://my-server:8000/v1]",
-        ),
+        (QUANTIZED, "mlx-lm", "", f"mlx-lm[path={QUANTIZED}]"),
+        (QUANTIZED, "vllm-mlx", "http://127.0.0.1:8000", f"vllm-mlx[model={QUANTIZED},base_url=http://127.0.0.1:8000]"),
+        ("my-model", "openai-compat", SERVER, f"openai-compat[model=my-model,base_url={SERVER}]"),
     ],
 )
 def test_model_backend_and_address_give_a_spec(model: str, backend: str, url: str, spec: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,6 @@ Gate = Callable[..., int]
 @pytest.fixture
 def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Make a check and apply a rule with `mill gate`; returns the exit code of the gate."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     monkeypatch.chdir(tmp_path)
 
     def call(rule: str, *check: str) -> int:

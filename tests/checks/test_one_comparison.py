@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,6 @@ TOY = str(Path(__file__).parents[1] / "toy.py")
 @pytest.fixture(params=[1, 3])
 def runs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The second run fails on 11 of 40 samples."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     more = ["--repeats", str(request.param)] if request.param > 1 else []
     argv = ["toy_gen", "--task_paths", TOY, "--quiet", "--output_dir", str(tmp_path), *more]
     assert run(["eval", "toy[path=a]", *argv]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +15,6 @@ Mill = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
     """Run a command line in a temporary folder; returns (exit code, standard output, standard error)."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.chdir(tmp_path)
 
     def call(*argv: str) -> tuple[int, str, str]:

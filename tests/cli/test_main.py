@@ -173,6 +173,8 @@ def test_failed_samples_are_listed_and_make_the_exit_code_1(mill: Mill, monkeypa
     code, out, _ = toy(mill, "--limit", "6")
     assert code == 1
     assert "1 of 6 samples failed and have no score" in out
+    (row,) = [line.split() for line in out.splitlines() if line.startswith("toy_gen ")]
+    assert row[-2:] == ["5/40", "1"], "n is what was scored"
     assert "sample 3: ValueError: cannot read toy_gen 3" in out
 
 
@@ -226,21 +228,8 @@ def test_collect_gives_the_long_table_in_four_forms(mill: Mill, tmp_path: Path) 
     assert code == 0 and "toy_all (mean)" in table
     _, text, _ = mill("collect", "--output_dir", "out", "--format", "csv")
     frame = pd.read_csv(io.StringIO(text))
-    wanted = [
-        "model",
-        "model_args",
-        "settings",
-        "benchmark",
-        "task",
-        "task_type",
-        "n_shots",
-        "metric",
-        "value",
-        "stderr",
-        "low",
-        "high",
-    ]
-    assert list(frame.columns) == [*wanted, "n", "failed", "total", "run", "mean_of", "sampled", "decision"]
+    names = "model model_args settings benchmark task task_type n_shots metric value stderr low high"
+    assert list(frame.columns) == f"{names} n failed total run mean_of sampled decision".split()
     assert sorted(frame["benchmark"]) == ["toy_all", "toy_all", "toy_all", "toy_choice"]
     rows = json.loads(mill("collect", "--output_dir", "out", "--format", "json")[1])
     assert [row["value"] for row in rows] == pytest.approx(list(frame["value"]))
@@ -282,14 +271,9 @@ BAD = {
         ["eval", "toy", "toy_gen", "--executor", "ray"],
         "--executor was removed with Ray: torchrun starts ranks",
     ),
-    "unknown backend": (["eval", "vlm[path=x]", "mmlu"], "unknown backend or config 'vlm'; did you mean vllm"),
     "unknown task": (
         ["eval", "toy[path=x]", "toy_gne", "--task_paths", TOY],
         "unknown task 'toy_gne'; did you mean toy_gen",
-    ),
-    "unknown argument": (
-        ["eval", "toy[paht=x]", "toy_gen", "--task_paths", TOY],
-        "unknown argument of toy 'paht'; did you mean path",
     ),
     "missing config file": (["eval", "nothing.py", "mmlu"], "config file nothing.py does not exist"),
     "missing model folder": (["eval", "./no/model", "mmlu"], "model folder ./no/model does not exist"),
@@ -298,10 +282,6 @@ BAD = {
     "bad limit": (
         ["eval", "toy[path=x]", "toy_gen", "--limit", "-3"],
         "--limit must be a number: a whole count of at least 1, or a fraction above 0 and up to 1.0, not -3",
-    ),
-    "bad shots": (
-        ["eval", "toy[path=x]", "toy_gen", "--n_shots", "few"],
-        "--n_shots must be a whole number from 0 to 1000000, not 'few'",
     ),
     "second name of a decoding option": (
         ["eval", "toy[path=x]", "toy_gen", "--gen_kwargs", "max_tokens=0"],
@@ -320,7 +300,6 @@ BAD = {
         ["eval", "litellm[model=gpt-4o]", "mmlu"],
         "(MULTIPLE_CHOICE) is scored by loglikelihood requests, which the backend litellm does not answer",
     ),
-    "clip answers no text": (["eval", "clip[path=ViT-B-32]", "mmlu"], "which the backend clip does not answer"),
     "timm answers no text": (["eval", "timm[path=resnet50]", "mmlu_pro"], "which the backend timm does not answer"),
     "images need a model that takes them": (
         ["eval", "toy[path=x]", "imagenet", "--task_paths", TOY],
@@ -336,7 +315,6 @@ BAD = {
         "has no chat template",
     ),
     "a filter that no task matches": (["ls", "tasks", "mmxlu"], "did you mean mmlu"),
-    "a filter that no model matches": (["ls", "models", "vlxlm"], "did you mean vllm"),
     "options of lm-eval": (
         ["eval", "--models", "m", "--tasks", "t"],
         "unknown option --models; models and tasks are positional: mill eval MODELS TASKS",
@@ -357,13 +335,8 @@ BAD = {
         ["eval", "hf[pretrained=org/name]", "toy_gen", "--task_paths", TOY],
         "unknown argument of hf 'pretrained'; did you mean path?",
     ),
-    "a data type": (
-        ["eval", "hf[path=org/name,dtype=fp23]", "toy_gen", "--task_paths", TOY],
-        "it takes auto, bfloat16, float16, float32",
-    ),
     "a wrong argument": (["ls", "model"], "'model' is not one of 'models', 'tasks', 'runs'"),
     "a folder as argument": (["collect", "out"], "out is one argument too many; write --output_dir out"),
-    "an argument too many": (["collect", "elsewhere"], "elsewhere is one argument too many"),
     "an argument that is no path": (["collect", "x" * 300], "x is one argument too many"),
     "a removed format": (["collect", "--format", "latex"], "to_latex()"),
     "the ending of a removed format": (["collect", "--out", "a.tex"], "to_latex()"),
@@ -371,10 +344,6 @@ BAD = {
         ["eval", "llama-cpp[base_url=http://127.0.0.1:9]", "toy_gen", "--task_paths", TOY],
         "no llama-server at http://127.0.0.1:9 (Connection refused); run "
         "`llama-server -m FILE`, pass --base_url, use hf[path=FILE], or wait for the server with --wait SECONDS",
-    ),
-    "no vllm-mlx": (
-        ["eval", "vllm-mlx[model=m,base_url=http://127.0.0.1:9]", "toy_gen", "--task_paths", TOY],
-        "no vllm-mlx at http://127.0.0.1:9",
     ),
     "no server": (
         ["eval", "openai-compat[model=m,base_url=http://127.0.0.1:9]", "toy_gen", "--task_paths", TOY],
@@ -533,15 +502,6 @@ def test_a_seed_of_gen_kwargs_samples_other_answers_and_is_never_ignored_silentl
     code, out, err = toy(mill, "--limit", "2", "--gen_kwargs", "seed=4")
     assert code == 0
     assert all("decoding is greedy, so the seed of --gen_kwargs has no effect" in text for text in (out, err))
-
-
-def test_n_counts_scored_samples_and_failures_are_separate(mill: Mill, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten requests, one failed: a mean over nine."""
-    monkeypatch.setenv("TOY_FAILS", "toy_gen 3")
-    monkeypatch.setenv("TOY_N", "10")
-    code, out, _ = toy(mill)
-    (row,) = [line.split() for line in out.splitlines() if line.startswith("toy_gen ")]
-    assert code == 1 and row[-2:] == ["9/10", "1"]
 
 
 COUNTING = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Sequence
 from itertools import accumulate
@@ -29,8 +28,6 @@ SPEC = "toy-agent[path=toy]"
 
 @pytest.fixture(autouse=True)
 def loaded() -> None:
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     load_files((str(AGENT),))
 
 

@@ -44,15 +44,6 @@ def test_right_and_wrong_get_the_exact_interval(right: int, wrong: int) -> None:
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-11)
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_the_interval_of_all_wrong_and_all_right_is_inside_0_and_1_and_does_not_collapse(value: float) -> None:
-    found = mean(once([value] * 5))
-    assert (found.value, found.stderr) == (value, 0.0)
-    assert found.low is not None and found.high is not None
-    assert 0.0 <= found.low < found.high <= 1.0
-    assert found.high - found.low == pytest.approx(1 - 0.025 ** (1 / 5))
-
-
 def test_repeats_do_not_count_as_samples() -> None:
     found = mean([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     assert found.n == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -294,8 +293,6 @@ def test_evaluate_runs_inside_a_running_event_loop(tmp_path: Path) -> None:
     import mill
     from mill.api.registry import import_file
 
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     import_file(TOY, "task file")
 
     async def cell() -> Any:

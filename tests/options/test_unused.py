@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ NO_MODEL = "hf[path=/no/such/model]"
 @pytest.fixture(autouse=True)
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_N", "4")
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:  # to be loaded again
-        del sys.modules[name]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str, tasks: str = "toy_gen") -> str:

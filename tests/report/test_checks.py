@@ -102,12 +102,9 @@ def test_counts_errors_and_warnings_are_below_the_table() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("flip_rate", 0.5, "50.0 %"),
         ("flip_rate", 0.0123, "1.23 %"),
-        ("flip_rate", 1.0, "100.0 %"),
         ("acc_drop", -0.02, "-2.00 %"),
         ("kl_mean", 0.0, "0"),
-        ("kl_mean", 0.01234, "0.0123"),
         ("kl_mean", 0.00001234, "1.2e-05"),
         ("latency_p50", 1.23456, "1.235 s"),
         ("ppl_ratio", 1.00004, "1.0000"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ Evaluate = Callable[..., None]
 @pytest.fixture
 def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Run the toy model with some arguments on `toy_gen`, below the folder out."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOY_N", "8")
 

@@ -65,8 +65,6 @@ def test_tokens_and_dollars_by_hand(tmp_path: Path) -> None:
 
 
 def test_tasks_of_a_benchmark_are_drawn_together(tmp_path: Path) -> None:
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     toy = str(Path(__file__).parents[1] / "toy.py")
     argv = ["eval", "toy[path=a]", "toy_all,toy_choice", "--limit", "10", "--task_paths", toy, "--quiet"]
     assert run([*argv, "--output_dir", str(tmp_path)]) == 0

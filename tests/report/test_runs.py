@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,6 @@ TOY = str(Path(__file__).parents[1] / "toy.py")
 
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOME_NAME", "sk-secret-123456")
 

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +116,6 @@ def test_a_benchmark_is_the_mean_of_its_tasks(tmp_path: Path) -> None:
 def test_failed_samples_count_as_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     argv = ["toy_gen", "--task_paths", TOY, "--quiet", "--output_dir", str(tmp_path)]
     assert run(["eval", "toy[path=a]", *argv]) == 0
     monkeypatch.setenv("TOY_FAILS", "toy_gen 3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,8 +21,6 @@ def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def mill(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mill:
     """Runs a command line in this process and in a separate folder: (exit code, output)."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
     for name in ("MILL_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SOME_NAME", "sk-4f9c02d7a1b3e85866c07e1d2f3a4b5c")

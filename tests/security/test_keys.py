@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -287,8 +286,6 @@ def test_a_key_in_the_model_name_of_a_response_is_not_stored(
             return {"choices": []}
         return {"choices": [{"text": "x", "finish_reason": "stop"}], "model": server.headers[-1].get("Authorization")}
 
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     with FaultServer(echo) as server:
         monkeypatch.setenv("SOME_NAME", KEY)
         spec = f"openai-compat[model=m,base_url={server.url},api_key=$SOME_NAME]"

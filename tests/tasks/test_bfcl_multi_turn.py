@@ -45,8 +45,6 @@ EXPECTED = [
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        del sys.modules[name]
     load_files((str(MODEL),))
     monkeypatch.setenv("MILL_BFCL", str(tmp_path / "package"))
     return write_package(tmp_path / "package", BASE, ROWS, EXPECTED)

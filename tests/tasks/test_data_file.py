@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from mill.api.errors import DataError, MillError
 from mill.api.message import Media, Message
@@ -205,8 +206,6 @@ def test_a_system_prompt_of_a_row_replaces_that_of_the_run(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("choices", [False, True])
 def test_images_are_paths_relative_to_the_file(tmp_path: Path, choices: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from PIL import Image
-
     (tmp_path / "images").mkdir()
     Image.new("RGB", (2, 2), "red").save(tmp_path / "images" / "red.png")
     row = {"question": "Which colour?", "image": "images/red.png", "answer": "red"}
@@ -242,8 +241,6 @@ def test_videos_and_audio_are_shown_before_the_question(tmp_path: Path, kind: st
 
 
 def test_a_link_to_an_image_outside_of_the_folder_is_refused(tmp_path: Path) -> None:
-    from PIL import Image
-
     Image.new("RGB", (2, 2)).save(tmp_path / "red.png")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "link.png").symlink_to(tmp_path / "red.png")
@@ -262,8 +259,6 @@ def test_an_image_in_parquet_is_bytes_and_no_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("choices", [False, True])
 @pytest.mark.parametrize("form", ["bytes", "struct", "null struct", "path"])
 def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path, form: str, choices: bool) -> None:
-    from PIL import Image
-
     Image.new("RGB", (2, 2), "red").save(tmp_path / "red.png")
     raw = (tmp_path / "red.png").read_bytes()
     given: dict[str, tuple[Any, Any]] = {
@@ -286,8 +281,6 @@ def test_rows_without_an_image_among_others_are_text_and_counted(tmp_path: Path,
 
 
 def test_an_unreadable_image_is_refused_with_its_row_before_a_model_loads(tmp_path: Path) -> None:
-    from PIL import Image
-
     Image.new("RGB", (64, 64), "red").save(tmp_path / "red.png")
     (tmp_path / "text.png").write_text("no image")
     (tmp_path / "cut.png").write_bytes((tmp_path / "red.png").read_bytes()[:60])

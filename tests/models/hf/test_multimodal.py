@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from mill.api.errors import CannotServe
-from mill.api.message import AUDIO, IMAGE, VIDEO, Blob, Media, Message
+from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, generation_options
 from mill.api.task import RenderSettings
 from mill.cli.main import run
@@ -187,22 +187,6 @@ def test_stop_strings_and_token_logprobs_work_beside_images(zoo: Zoo) -> None:
     stop = (free.text or "")[2:4]
     (stopped,) = model.generate_until([asked(parts, until=[stop])])
     assert (stopped.text, stopped.finish_reason) == ((free.text or "").partition(stop)[0], "stop")
-
-
-def test_images_may_be_files_bytes_and_data_urls_in_any_mode(zoo: Zoo, tmp_path: Path) -> None:
-    import base64
-
-    image = make_image(5)
-    grey, clear = image.convert("L"), image.convert("RGBA")
-    clear.putalpha(128)
-    (tmp_path / "a.png").write_bytes(image_bytes(image, "PNG"))
-    url = "data:image/png;base64," + base64.b64encode(image_bytes(image, "PNG")).decode()
-    sources = [str(tmp_path / "a.png"), tmp_path / "a.png", image_bytes(image, "PNG"), url, clear, image_bytes(clear, "PNG")]
-    sources += [Blob("row 7", lambda: image_bytes(image, "PNG")), grey, image_bytes(grey, "PNG")]
-    seen = [image] * 7 + [grey.convert("RGB")] * 2
-    requests = [scored((Media(IMAGE, source), "it is"), " a cat") for source in sources]
-    answers = zoo.open("llava", batch_size=4).loglikelihood(requests)
-    assert_scores(answers, [zoo.plain("llava").score((image, "it is"), " a cat") for image in seen])
 
 
 def test_without_a_chat_template_the_placeholders_are_between_the_texts(zoo: Zoo, tmp_path: Path) -> None:

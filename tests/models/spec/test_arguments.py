@@ -80,8 +80,3 @@ def test_secrets_are_no_parameters_of_requests(name: str) -> None:
     with pytest.raises(SpecError, match="did you mean api_key"):
         open_model(f"openai-compat[model=m,{name}=sk-secret]")
     assert open_model("openai-compat[model=m,eos_token=x]").arguments["eos_token"] == "x"
-
-
-@pytest.mark.parametrize("name", ["extra_headers", "aws_secret_access_key", "vertex_credentials", "azure_ad_token"])
-def test_litellm_accepts_the_secrets_of_providers(name: str) -> None:
-    assert open_model(f"litellm[model=m,{name}=sk-secret]").arguments[name] == "sk-secret"

@@ -120,20 +120,12 @@ def test_every_name_of_the_documentation_is_known(name: str) -> None:
     assert name in models
 
 
-@pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [
-        ("clip", "open_clip", "clip"),
-        ("mlx-lm", "mlx_lm", "mlx"),
-    ],
-)
-def test_a_missing_package_is_refused_with_its_install_line(
-    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: None if module == package else ModuleSpec(module, None))
+def test_a_missing_package_is_refused_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"mlx_lm": None}
+    monkeypatch.setattr("importlib.util.find_spec", lambda module: found.get(module, ModuleSpec(module, None)))
     with pytest.raises(MissingPackage) as raised:
-        open_model(f"{name}[path=a]")
-    assert str(raised.value) == f'the backend {name} needs the package {package}: pip install -e ".[{extra}]"'
+        open_model("mlx-lm[path=a]")
+    assert str(raised.value) == 'the backend mlx-lm needs the package mlx_lm: pip install -e ".[mlx]"'
 
 
 @pytest.mark.parametrize(
@@ -159,16 +151,13 @@ def test_what_makes_no_model_is_refused_in_one_line(spec: str, message: str) -> 
     [
         ("path", "123", "123"),
         ("path", "none", "none"),
-        ("length", "7", 7),
         ("temperature", "1e-3", 0.001),
         ("batch_size", "4", 4),
         ("batch_size", "auto", None),
         ("batch_size", "None", None),
         ("trust", "true", True),
         ("trust", "0", False),
-        ("trust", "on", True),
         ("revision", "007", "007"),
-        ("revision", "none", None),
         ("utilization", "0.9", 0.9),
     ],
 )
@@ -181,7 +170,6 @@ def test_an_inline_value_gets_the_type_of_its_annotation(argument: str, text: st
 @pytest.mark.parametrize(
     ("argument", "text", "message"),
     [
-        ("length", "many", "typed[length=many]: 'many' is not int"),
         ("length", "1.5", "typed[length=1.5]: '1.5' is not int"),
         ("batch_size", "big", "typed[batch_size=big]: give a count or auto"),
         ("temperature", "hot", "typed[temperature=hot]: 'hot' is not float"),
