@@ -250,7 +250,4 @@ STREAMS = {
     "endless keep-alives": Mode(chunked(itertools.repeat(": wait\n\n"), pause=0.05), "within 1 s"),
     "a whole answer": Mode(raw(GOOD, Content_Type="application/json"), text="fine", counts=(3, 2)),
     "events named text/plain": Mode(chunked([LINES], content_type="text/plain"), "is not JSON"),
-    "a character in two pieces": Mode(
-        chunked([piece for byte in LINES.replace('"fi"', '"é"').encode() for piece in (bytes([byte]),)]), text="éne"
-    ),
 }

@@ -145,9 +145,3 @@ PROPS: dict[str, Any] = {
     "default_generation_settings": {"n_ctx": 64},
     "total_slots": 2,
 }
-INVALID_PROPS: dict[str, tuple[Any, str]] = {
-    "nothing": ({}, "default_generation_settings"),
-    "a context of 0": ({**PROPS, "default_generation_settings": {"n_ctx": 0}}, "n_ctx: expected int >= 2"),
-    "no slots": ({**PROPS, "total_slots": 0}, "total_slots: expected int >= 1"),
-    "status 500": (status(500, "boom"), "HTTP 500: boom"),
-}

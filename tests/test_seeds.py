@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mill.api.registry import tasks
 from mill.checks.kinds import kind_of
 from mill.cli.main import cli, run
 from mill.models.spec.open import load_model_from_file, open_model, resolve_spec
@@ -65,11 +64,6 @@ def test_the_config_families_exist_and_open(family: str) -> None:
     assert files
     for file in files:
         assert open_model(str(file)).model_name
-
-
-@pytest.mark.parametrize("name", ["mmlu", "mmlu_pro"])
-def test_the_documented_text_benchmarks_exist(name: str) -> None:
-    assert name in tasks
 
 
 def test_default_addresses_and_timeouts_are_the_documented_ones() -> None:

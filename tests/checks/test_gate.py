@@ -44,12 +44,10 @@ def judged(rule: str, **values: float) -> RuleOutcome:
 @pytest.mark.parametrize(
     ("rule", "breaks"),
     [
-        ("flip_rate>0.1", True),
         ("flip_rate>0.2", False),
         ("flip_rate>=0.2", True),
         ("flip_rate<0.2", False),
         ("flip_rate<=0.2", True),
-        ("flip_rate<0.3", True),
     ],
 )
 def test_a_bound_is_broken_on_its_side(rule: str, breaks: bool) -> None:
@@ -115,14 +113,7 @@ def test_infinite_and_nan_figures_keep_no_requirement() -> None:
     assert [outcome.status for outcome in found] == [BROKEN, BROKEN]
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "flip_rate>2",
-        "flip_rate>=0",
-        "kl_mean<0",
-    ],
-)
+@pytest.mark.parametrize("rule", ["flip_rate>2", "flip_rate>=0", "kl_mean<0"])
 @pytest.mark.parametrize("option", ["fail_on", "require"])
 def test_a_rule_that_does_not_depend_on_the_value_is_refused(rule: str, option: str) -> None:
     with pytest.raises(SpecError, match=r"true: .* is between"):
@@ -154,17 +145,7 @@ def test_an_unknown_metric_is_refused() -> None:
         check_names(parse_rules("kl>0.1"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "flip_rate",
-        "flip_rate>x",
-        "flip_rate==0.1",
-        "flip_rate>0.1@p>0.05",
-        "",
-        " , ",
-    ],
-)
+@pytest.mark.parametrize("text", ["flip_rate", "flip_rate>x", "flip_rate==0.1", "flip_rate>0.1@p>0.05", "", " , "])
 def test_malformed_rules_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="--fail_on"):
         parse_rules(text)

@@ -73,7 +73,6 @@ def test_an_engine_that_computes_the_same_is_unchanged_on_these_samples() -> Non
 
 SIX_DIFFER: dict[str, Any] = {"metrics": {"match_rate": rate(0, 6)}, "counts": {"samples": 6, "diverged": 6}}
 NEAR_TIES: dict[str, Any] = {"metrics": {"match_rate": rate(300, 400)}, "counts": {"diverged": 100, "near_ties": 90}}
-SAME: dict[str, Any] = {"metrics": {"match_rate": rate(400, 400)}}
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,6 @@ SAME: dict[str, Any] = {"metrics": {"match_rate": rate(400, 400)}}
             compared(0, 0, 400, **NEAR_TIES),
             r"unchanged within noise: accuracy lost 0.*\. different: 100 of 400 texts differ, 90 of them at a near-tie",
         ),
-        (compared(0, 0, 400, **SAME), r"unchanged within noise: accuracy lost 0\.00 % .*; all 400 texts are the same"),
-        (compared(40, 5, 400, **NEAR_TIES), r"worse: accuracy lost 8\.75 % .*\. different: 100 of 400 texts differ, .*"),
         (
             compared(0, 0, 6, metrics={"match_rate": rate(6, 6)}),
             r"inconclusive at this n: accuracy lost 0\.00 % .*\. unchanged: all 6 texts are the same",

@@ -389,15 +389,10 @@ def test_an_option_that_does_not_apply_is_reported(mill: Mill) -> None:
 
 
 FAULTY = {
-    "unknown metric": ("metrics = {'exact_match': 'meen'}", "unknown metric 'meen'; did you mean mean"),
     "two samples with one id": ("def samples(self): return super().samples()[:1] * 2", "two samples with the id '0'"),
     "requests of another kind": (
         "def requests(self, sample, settings): return [Request('loglikelihood', 'a', 'b')]",
         "faulty is of kind generate_until but makes a loglikelihood request",
-    ),
-    "options that cannot be hashed": (
-        "def requests(self, s, settings): return [Request('generate_until', 'a', options={**settings.options(), 'x': {1}})]",
-        "the task faulty cannot be used: the options of a request of sample 0 cannot be written as JSON: TypeError",
     ),
     "a hook that ends the program": (
         "def category(self, sample): raise SystemExit(7)",

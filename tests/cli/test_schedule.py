@@ -232,18 +232,6 @@ def test_the_check_refuses_a_missing_folder_and_options_that_it_would_ignore(che
         assert code == 2 and message in err
 
 
-@pytest.mark.parametrize("text", ["{", '{"model": {}, "tasks": {"t": {}}}'])
-def test_one_damaged_run_does_not_hide_what_is_missing_in_others(
-    check: Mill, mill: Mill, submitted: list[list[str]], text: str
-) -> None:
-    mill("toy[path=a]")
-    broken = Path("out/broken-1/default")
-    broken.mkdir(parents=True)
-    (broken / "manifest.json").write_text(text)
-    code, out, err = check()
-    assert code == 1 and "toy_gen: no result" in out and "unexpected" not in err
-
-
 @pytest.mark.parametrize(("squeue", "why"), [("echo no controller >&2; exit 1", "no controller"), (None, "squeue")])
 def test_without_a_list_of_jobs_nothing_is_submitted_twice(
     mill: Mill, check: Mill, submitted: list[list[str]], monkeypatch: pytest.MonkeyPatch, squeue: str | None, why: str

@@ -75,19 +75,8 @@ ODD_TEXTS = (
     "mlx:", "ollama:", "@main",
 )  # fmt: skip
 SPEC_HEADS = [
-    "toy",
-    "hf",
-    "huggingface",
-    "openai-compat",
-    "llama-cpp",
-    "litellm",
-    "vllm",
-    "clip",
-    "timm",
-    "mlx-lm",
-    "nosuch",
-    "",
-]
+    "toy", "hf", "huggingface", "openai-compat", "llama-cpp", "litellm", "vllm", "clip", "timm", "mlx-lm", "nosuch", "",
+]  # fmt: skip
 SPEC_NAMES = (
     "path", "model", "base_url", "batch_size", "scale", "dtype", "device_map", "max_context_length",
     "timeout", "concurrency",
@@ -106,18 +95,8 @@ OPTIONS = (
 )  # fmt: skip
 FLAGS = ("same_shots", "apply_chat_template", "fresh", "exact", "dry_run", "no_remote_code", "quiet")
 TASKS = [
-    "toy_gen",
-    "toy_choice",
-    "toy_text",
-    "toy_dialog",
-    "toy_all",
-    "toy_*",
-    "reasoning",
-    "nosuch",
-    "no.jsonl",
-    "no.txt",
-    "",
-]
+    "toy_gen", "toy_choice", "toy_text", "toy_dialog", "toy_all", "toy_*", "reasoning", "nosuch", "no.jsonl", "no.txt", "",
+]  # fmt: skip
 ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 1.5, -0.5, float("nan"), float("inf"), -float("inf"), 10**400, "",
     "0", "3", "no", "yes",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tracemalloc
 from typing import Any
@@ -151,22 +150,6 @@ def test_scores_of_llama_cpp(mode: Mode) -> None:
     check_recorded(mode, response, model.warnings())
 
 
-INVALID_TOKENS = [None, {}, {"tokens": ["1"]}, {"tokens": [-1]}]
-
-
-@pytest.mark.parametrize("body", INVALID_TOKENS, ids=repr)
-def test_invalid_token_ids(body: Any) -> None:
-    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
-        return raw(json.dumps(body)) if path == "/tokenize" else hostile_scores.native()
-
-    with FaultServer(answer) as server:
-        server.gets = {"/health": {}, "/props": hostile_scores.PROPS}
-        model = LlamaCppModel(base_url=server.url)
-        model.ready()
-        (response,) = model.loglikelihood([Request(LOGLIKELIHOOD, "x", "b")])
-    assert "the answer of /tokenize is not valid" in (response.error or "") and response.score is None
-
-
 @pytest.mark.parametrize(("body", "message"), hostile_scores.LISTINGS.values(), ids=hostile_scores.LISTINGS)
 def test_invalid_model_lists(body: Any, message: str) -> None:
     with FaultServer(lambda *_: hostile.whole()) as server:
@@ -194,26 +177,6 @@ def test_an_invalid_context_length_can_be_overridden() -> None:
         other.ready()
     assert model.capabilities.max_context_length == 2048
     assert model.identity() != other.identity(), "prompts are cut elsewhere"
-
-
-@pytest.mark.parametrize(("body", "message"), hostile_scores.INVALID_PROPS.values(), ids=hostile_scores.INVALID_PROPS)
-def test_invalid_properties_of_llama_cpp(body: Any, message: str) -> None:
-    with FaultServer(lambda *_: {"tokens": [1]}) as server:
-        server.gets = {"/health": {}, "/props": body}
-        with pytest.raises(ModelError, match=r"127\.0\.0\.1") as raised:
-            LlamaCppModel(base_url=server.url).ready()
-    assert message in str(raised.value)
-
-
-INVALID_LISTS: list[Any] = [None, {"data": [7]}, {"data": [{"meta": {"n_vocab": "9"}}]}]
-
-
-@pytest.mark.parametrize("body", INVALID_LISTS, ids=repr)
-def test_invalid_model_lists_of_llama_cpp(body: Any) -> None:
-    with FaultServer(lambda *_: {"tokens": [1]}) as server:
-        server.gets = {"/health": {}, "/props": hostile_scores.PROPS, "/v1/models": raw(json.dumps(body))}
-        with pytest.raises(ModelError, match="/v1/models is not valid"):
-            LlamaCppModel(base_url=server.url).ready()
 
 
 @pytest.mark.parametrize("compressed", [True, False], ids=["compressed", "plain"])

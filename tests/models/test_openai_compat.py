@@ -256,11 +256,6 @@ def test_a_base_url_works_with_and_without_v1(url: str) -> None:
     assert base_url_of(f"openai-compat[base_url={url},model=m]") == "http://h:8000"
 
 
-def test_a_bare_name_is_a_model_of_ollama() -> None:
-    model: Any = open_model("llama3.1:8b")
-    assert (model.base_url, model.model) == ("http://127.0.0.1:11434", "llama3.1:8b")
-
-
 def test_a_streamed_response_equals_the_whole_one_and_has_a_first_token_time(llama: str) -> None:
     whole, streamed = open_model(llama), open_model(f"{llama}[stream=true]")
     question = (Message("user", "What is the capital of France? One word."),)

@@ -173,7 +173,6 @@ def test_a_malformed_address_is_refused_without_its_password(address: str) -> No
 
 RUN_FILES = [
     "models: [{{api_key: {key}}}]\ntasks: [toy_gen]\n",
-    "models: [m]\ntasks: [toy_gen]\njudge: {{api_key: {key}}}\nsample: 5\n",
     "models: [m]\ngen_kwargs: {{temperature: {{api_key: {key}}}}}\n",
     "limit: http://me:{key}@host\n",
     "api_key: '{key}\n",
@@ -211,7 +210,6 @@ def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
 
 INLINE = [
     ("openai-compat[model=m,api_key={key}]", "openai-compat[model=m,api_key=$NAME]"),
-    ("org/name, openai-compat[api_key={key},model=m]", "org/name, openai-compat[api_key=$NAME,model=m]"),
     ('openai-compat[model=m,api_key="{key}, b"]', "openai-compat[model=m,api_key=$NAME]"),
     ("--judge=openai-compat[model=m,api_key={key}]", "--judge=openai-compat[model=m,api_key=$NAME]"),
     ("http://me:{key}@host/v1", "http://me:$NAME@host/v1"),

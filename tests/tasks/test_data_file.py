@@ -299,13 +299,11 @@ CSV = {
     "nothing known": ("a,b\n1,2\n", "has the columns a, b: a table needs the column question or prompt, or text"),
     "semicolons": ("question;answer\na;b, c\n", "t.csv: columns are separated by ;: write commas"),
     "python list": ("question,choices,answer\na,\"['x', 'y']\",x\n", 'write ["x", "y"], with double quotes, or x|y'),
-    "choices misspelled": ("question,choice,answer\na,x|y,x\n", "did you mean choices for 'choice'?"),
     "letter columns": ("question,A,B,C,D,answer\na,1,2,3,4,B\n", "did you mean choice_a, choice_b, ... for 'A'?"),
     "letters": ("question,answer\na,A\nb,E\n", "the answers are letters, but there are no choices: add a column choices, or "
                 "choice_a, choice_b, ...; where the prompts list them, add a column extract with the value choice"),
     "choices twice": ("question,choices,choice_a,answer\na,x|y,x,x\n", "has both choices and choice_a: keep one"),
     "no rows": ("question,answer\n", "has no rows"),
-    "both": ("question,prompt\na,b\n", "has both question and prompt: keep one (prompt is sent as it is)"),
     "empty answer": ("question,answer\na,b\nc,\n", "row 2: answer is empty; leave the column out for prompts without"),
     "punctuation": ("question,answer\na,b\nc,?!\n", "row 2: the answer '?!' cannot be extracted by line; "
                     "give one line with a letter or a digit in it"),
@@ -319,7 +317,6 @@ CSV = {
     "max_tokens": ("prompt,max_tokens\na,0\n", "row 1: max_tokens is '0', not a count of at least 1"),
     "choices without answer": ("question,choices\na,x|y\n", "row 1: answer is missing, and multiple choice needs one"),
     "choice twice": ("question,choices,answer\na,x|x,x\n", "row 1 has the choice 'x' twice"),
-    "bad list": ("question,choices,answer\na,\"[x, y]\",x\n", "row 1: choices is not a JSON list: "),
     "other answer": ("question,choices,answer\na,x|y,z\n", "row 1: the answer 'z' is neither the text nor the letter nor "
                      "the index (from 0) of a choice; the choices are x | y"),
     "mixed answers": ("question,choices,answer\na,x|y,x\nb,x|y,B\n", "row 2: the answer 'B' is not among the texts of the "

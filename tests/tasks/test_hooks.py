@@ -88,17 +88,12 @@ def test_a_task_as_it_should_be_is_taken() -> None:
 UNEQUAL = [Request(GENERATE, "a", options=OPTIONS), Request(GENERATE, "b", options=OPTIONS, repeats=2)]
 FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "samples that raise": ({"samples": raising(ValueError("no"))}, "samples() raised ValueError: no"),
-    "samples that are none": ({"samples": giving(None)}, "samples() gives None, not a list"),
     "a sample that is a mapping": ({"samples": giving([{"id": "0"}])}, "an item of samples() is a dict, not a Sample"),
     "an id that is a number": ({"samples": sampling((0, {}))}, "a sample has the id 0 and the row a dict"),
     "one id twice": ({"samples": giving([SAMPLE, SAMPLE])}, "made has two samples with the id '0'"),
     "no samples": ({"samples": giving([])}, "made has no samples"),
     "a request that is a text": ({"requests": giving(["q"])}, "a request of sample 0 is 'q', not a Request"),
     "no context": ({"requests": asking(context=None)}, "must be a text or a tuple of Messages"),
-    "a message that is a mapping": (
-        {"requests": asking(context=({"role": "user"},))},
-        "must be a text or a tuple of Messages",
-    ),
     "options that JSON cannot hold": ({"requests": asking(options={**OPTIONS, "x": {1}})}, "cannot be written as JSON"),
     "options of another's making": ({"requests": asking(options={"max_gen_toks": 5})}, "lack until, temperature"),
     "other repeats for each request": ({"requests": giving(UNEQUAL)}, "the requests of sample 0 have different repeats"),

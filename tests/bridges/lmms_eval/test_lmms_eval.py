@@ -18,7 +18,7 @@ from mill.api.registry import register_model
 from mill.api.request import Request
 from mill.cli.main import run
 from mill.tasks import load
-from tests.vlm import make_idefics3, make_llava, make_qwen2_audio, make_qwen2_vl
+from tests.vlm import make_llava, make_qwen2_audio, make_qwen2_vl
 
 pytestmark = [pytest.mark.usefixtures("lmms_eval"), pytest.mark.xdist_group("lm-eval")]
 Mill = Callable[..., tuple[int, str, str]]
@@ -238,35 +238,6 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
     assert 0 < mine["value"] < 1
     assert mine["value"] == pytest.approx(theirs["acc,none"], rel=1e-12)
     assert mine["stderr"] == pytest.approx(theirs["acc_stderr,none"], rel=1e-12)
-
-
-def test_messages_of_a_task_have_their_images_in_between(mill: Mill, data: Path, tmp_path: Path) -> None:
-    import datasets
-
-    rows = [
-        {
-            "id": f"validation_Art_{n}",
-            "question": "look at <image 1> , then at <image 2> ?",
-            "options": "['a cat', 'a dog']",
-            "question_type": "multiple-choice",
-            "answer": "A",
-            **{f"image_{at}": picture(10 * n + at) if at < 3 else None for at in range(1, 8)},
-        }
-        for n in range(3)
-    ]
-    images = {f"image_{at}": datasets.Image() for at in range(1, 8)}
-    write_rows(data / "lmms-lab-encoder" / "MMMU" / "validation.parquet", rows, **images)
-    model = make_idefics3(tmp_path / "idefics3")
-    status, _, err = mill(
-        "eval", str(model), "lmms-eval:mmmu_val", "--max_tokens", "8", "--output_dir", str(tmp_path / "out")
-    )
-    assert status == 0, err
-    assert set(results_of(tmp_path / "out", "lmms-eval:mmmu_val")) == {"mmmu_acc"}
-    (first, second, _) = samples_of(tmp_path / "out")
-    assert first["unrendered"].startswith("<user> look at<image>, then at<image>?\nA. a cat\nB. a dog")
-    assert first["response"] != second["response"], "other images, other answers"
-    assert set(first["doc"]) == {"id", "question", "options", "question_type", "answer", "image_1", "image_2"}
-    assert len({sample["doc"][name] for sample in (first, second) for name in ("image_1", "image_2")}) == 4
 
 
 def test_audio_reaches_a_model_that_takes_it(mill: Mill, data: Path, tmp_path: Path) -> None:

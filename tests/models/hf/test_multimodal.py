@@ -25,7 +25,7 @@ from mill.api.task import RenderSettings
 from mill.cli.main import run
 from mill.models.media.inputs import MediaInputs
 from mill.models.token_model import UNTEMPLATED
-from mill.tasks.load import make_task, select
+from mill.tasks.load import select
 from tests.models.hf.plain_multimodal import (
     CLIPS,
     CONTINUATIONS,
@@ -467,35 +467,6 @@ def test_a_text_only_model_is_refused_images_before_it_loads(tiny_model: Path, c
         assert "weightless" in reported and "takes text" in reported
         offered = reported.partition("backends that do: ")[2].split(", ")
         assert set(backends) == set(offered)
-
-
-def test_a_multimodal_model_runs_cifar10_as_multiple_choice(
-    zoo: Zoo, cifar10: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    spec = f"hf[path={zoo.folder('llava')},dtype=float32,device_map=cpu]"
-    assert run(["eval", spec, "cifar10", "--output_dir", str(out)]) == 0
-    shown = capsys.readouterr().out
-    assert "cifar10_mcq runs instead of cifar10" in shown
-    (results,) = (json.loads(file.read_text())["tasks"] for file in out.rglob("results.json"))
-    assert list(results) == ["cifar10_mcq"]
-    assert (results["cifar10_mcq"]["n"], results["cifar10_mcq"]["errors"]) == (12, 0)
-
-    task, plain = make_task("cifar10_mcq"), zoo.plain("llava")
-    right = []
-    for file, sample in zip(cifar10, task.samples(), strict=True):
-        requests = task.requests(sample, RenderSettings())
-        assert [request.continuation for request in requests] == ["A", "B", "C", "D"]
-        message = requests[0].context[-1]
-        assert isinstance(message, Message)
-        question = message.content[-1]
-        assert isinstance(question, str)
-        lines = dict(line.split(". ", 1) for line in question.splitlines() if line[1:3] == ". ")
-        assert file.parent.name in lines.values() and len(lines) == 4
-        scores = {letter: plain.score((Image.open(file), question), letter)[0] for letter in "ABCD"}
-        right.append(lines[max(scores, key=scores.__getitem__)] == file.parent.name)
-    assert 0 < sum(right) < len(right)  # else a constant answer would do
-    assert results["cifar10_mcq"]["metrics"]["acc"]["value"] == pytest.approx(sum(right) / len(right))
 
 
 def test_a_missing_chat_template_is_a_warning_beside_the_score_of_media_alone(

@@ -171,13 +171,6 @@ def test_a_server_that_fails_on_every_request_ends_the_stream_early(fault: Fault
     assert sum(not response.failed for response in streamed.values()) <= 30
 
 
-def test_adjacent_failing_requests_do_not_end_the_stream() -> None:
-    answers = FailingServer(FAULTS["broken"], bad=lambda prompt: prompt in BAD)
-    with FaultServer(answers) as server:
-        responses = send_prompts(server.url, count=60)
-    assert len(responses) == 60 and {text for text, response in responses.items() if response.failed} == BAD
-
-
 def test_requests_that_failed_during_an_outage_are_sent_again() -> None:
     """As after a restart, when a proxy forwards requests before the server is ready."""
     cold = threading.Event()
@@ -225,9 +218,6 @@ def test_one_failing_server_of_several_causes_no_errors(tmp_path: Path) -> None:
         code, stderr = run(both)
     assert code == 0 and "even on one that it answered before" in stderr, stderr
     assert len(bad.received) > 6 and len(recorded(tmp_path)) == 40
-
-
-BAD = {f"q {number:02}" for number in range(20, 38)}
 
 
 def test_a_server_that_does_not_return_ends_the_stream_without_errors(restarting: Any) -> None:

@@ -17,20 +17,8 @@ from mill.models.spec.open import load_model_from_file, open_model, resolve_spec
 from mill.models.spec.parse import Spec, make_spec, parse_spec
 from tests.waiting import until
 
-SEED_NAMES = [
-    "hf",
-    "huggingface",
-    "transformers",
-    "vllm",
-    "litellm",
-    "openai",
-    "api",
-    "clip",
-    "open_clip",
-    "openclip",
-    "timm",
-    "pytorch-image-models",
-]
+SEED_NAMES = ["hf", "huggingface", "transformers", "vllm", "litellm", "openai", "api", "clip", "open_clip", "openclip"]
+SEED_NAMES += ["timm", "pytorch-image-models"]
 
 MY_BACKEND = """
 from mill.api.model import MillModel, ModelCapabilities
