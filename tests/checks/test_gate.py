@@ -43,12 +43,7 @@ def judged(rule: str, **values: float) -> RuleOutcome:
 
 @pytest.mark.parametrize(
     ("rule", "breaks"),
-    [
-        ("flip_rate>0.2", False),
-        ("flip_rate>=0.2", True),
-        ("flip_rate<0.2", False),
-        ("flip_rate<=0.2", True),
-    ],
+    [("flip_rate>0.2", False), ("flip_rate>=0.2", True), ("flip_rate<0.2", False), ("flip_rate<=0.2", True)],
 )
 def test_a_bound_is_broken_on_its_side(rule: str, breaks: bool) -> None:
     assert (judged(rule, flip_rate=0.2).status == BROKEN) is breaks

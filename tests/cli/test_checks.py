@@ -90,11 +90,7 @@ def swept(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def test_a_copy_of_a_model_answers_and_scores_the_same(swept: Path) -> None:
     check = only_check(swept)
-    assert (check.command, check.baseline, [one.label for one in check.variants]) == (
-        "sweep",
-        "base",
-        ["twin", *NOISE],
-    )
+    assert (check.command, check.baseline, [one.label for one in check.variants]) == ("sweep", "base", ["twin", *NOISE])
     found = values(check)
     assert (found["match_rate"], found["similarity"], found["flip_rate"], found["failure_rate"]) == (1.0, 1.0, 0.0, 0.0)
     assert (found["kl_mean"], found["kl_max"], found["top1_agreement"], found["ppl_ratio"]) == (0.0, 0.0, 1.0, 1.0)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mill.api.tools import ToolCall, ToolResult
-from mill.cli.main import run as main
 from mill.store.schema import TaskResult
 from tests import forking
 from tests.engines.prepared import environment
@@ -180,14 +179,3 @@ def test_a_damaged_sample_is_counted(folder: Path) -> None:
     assert warning.startswith("1 samples cannot be read, the first: sample second: ") and "\n" not in warning
     assert list(run.rows("sums")) == ["first", "third"]
     assert run.results.tasks["sums"].metrics["match"].value == pytest.approx(1 / 3), "scores are those of the log"
-
-
-def test_mill_shows_the_samples(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tools = folder / "runs" / "tools"
-    assert main(["show", str(tools / "default"), "tools", "2"]) == 0
-    shown = capsys.readouterr().out
-    assert '[call] add({"x": -1, "y": 1})' in shown
-    assert "[tool add (error)]\nnegative numbers are not supported" in shown
-    assert main(["collect", "--output_dir", str(tools), "--format", "json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["model"], row["task"], row["metric"], row["value"]) == ("model", "tools", "includes", 0.5)

@@ -42,10 +42,7 @@ def echoing(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
         prompt = body["prompt"] if isinstance(body["prompt"], str) else "".join(map(chr, body["prompt"]))
         scores = [None, *(-ord(char) / 100 for char in prompt[1:]), -1.0]
         top = [None, *({char: -ord(char) / 100 if char != "z" else -0.1} for char in prompt[1:]), {"x": -1.0}]
-        return text(
-            prompt + "x",
-            logprobs={"tokens": [*prompt, "x"], "token_logprobs": scores, "top_logprobs": top},
-        )
+        return text(prompt + "x", logprobs={"tokens": [*prompt, "x"], "token_logprobs": scores, "top_logprobs": top})
     return (
         text("fine\nmore")
         if path == "/v1/completions"

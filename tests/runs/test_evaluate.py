@@ -31,8 +31,6 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def evaluate(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
     """Run the toy model; the log then holds what this run computed."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_toy")]:
-        del sys.modules[name]
     load_files((TOY,))
     monkeypatch.setenv("TOY_LOG", str(log))
 

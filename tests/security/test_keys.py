@@ -189,12 +189,7 @@ def test_a_refused_run_file_is_reported_without_its_key(mill: Mill, content: str
 
 
 @pytest.mark.parametrize(
-    "target",
-    [
-        "mlflow:http://me:pa/{key}@127.0.0.1:9",
-        "trackio:me:{key}@x",
-        "wandb:http://me:{key}@x",
-    ],
+    "target", ["mlflow:http://me:pa/{key}@127.0.0.1:9", "trackio:me:{key}@x", "wandb:http://me:{key}@x"]
 )
 def test_a_refused_target_is_reported_without_its_password(mill: Mill, tmp_path: Path, target: str) -> None:
     assert mill("eval", "toy[path=a]", "toy_gen", "--task_paths", TOY, "--limit", "1")[0] == 0

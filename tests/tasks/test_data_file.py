@@ -563,11 +563,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["my,task.csv", "a*.csv"])
 def test_a_file_may_have_commas_and_the_signs_of_patterns_in_its_name(
-    tmp_path: Path,
-    scripted: type[Scripted],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    tmp_path: Path, scripted: type[Scripted], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert mill(["eval", "scripted", name]) == 2

@@ -356,11 +356,7 @@ def bad_audio(folder: Path) -> dict[str, Media]:
 
 @pytest.mark.parametrize(
     ("name", "make_bad", "good"),
-    [
-        ("llava", bad_images, IMAGES),
-        ("qwen2_vl", bad_videos, VIDEOS),
-        ("qwen2_audio", bad_audio, CLIPS),
-    ],
+    [("llava", bad_images, IMAGES), ("qwen2_vl", bad_videos, VIDEOS), ("qwen2_audio", bad_audio, CLIPS)],
 )
 def test_media_that_cannot_be_read_are_errors_of_their_requests_alone(
     zoo: Zoo, tmp_path: Path, name: str, make_bad: Any, good: list[Any]

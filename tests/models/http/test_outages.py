@@ -113,11 +113,7 @@ def restarting(outage: Outage) -> Iterator[Callable[..., Restarting]]:
 
 
 def send_prompts(
-    url: str,
-    count: int = 40,
-    patience: float = 20.0,
-    streamed: dict[str, Response] | None = None,
-    timeout: float = 120.0,
+    url: str, count: int = 40, patience: float = 20.0, streamed: dict[str, Response] | None = None, timeout: float = 120.0
 ) -> dict[str, Response]:
     """The response to every prompt, each streamed once; `streamed` also has them where an exception follows."""
     model: Any = open_model(f"openai-compat[model=m,base_url={url},concurrency=4,timeout={timeout}]")

@@ -34,13 +34,7 @@ def test_invalid_values_are_refused(backend: Any, name: str, value: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_context_length", 0),
-        ("bos_token_id", -1),
-        ("stream", "no"),
-        ("chat", "false"),
-    ],
+    ("name", "value"), [("max_context_length", 0), ("bos_token_id", -1), ("stream", "no"), ("chat", "false")]
 )
 def test_arguments_of_openai_compat(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name}="):
@@ -48,8 +42,7 @@ def test_arguments_of_openai_compat(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["ftp://h", "h:80", "http://:80", "http://h:0", "http://h:99999", "http://h:x", "http://a b", "http://h\n/x", 7],
+    "url", ["ftp://h", "h:80", "http://:80", "http://h:0", "http://h:99999", "http://h:x", "http://a b", "http://h\n/x", 7]
 )
 def test_invalid_addresses_are_refused(url: Any) -> None:
     with pytest.raises(SpecError, match=r"^base_url="):

@@ -107,10 +107,7 @@ def test_what_cannot_be_read_is_refused_with_one_line(text: str, message: str) -
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("clp", ["clip"]), ("tim", ["timm"])],
-)
+@pytest.mark.parametrize(("name", "nearest"), [("clp", ["clip"]), ("tim", ["timm"])])
 def test_an_unknown_backend_is_refused_with_the_nearest_names(name: str, nearest: list[str]) -> None:
     with pytest.raises(UnknownName) as raised:
         parse_spec(name)
