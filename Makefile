@@ -71,9 +71,9 @@ test:
 	$(MAKE) -j 4 lint engines programs audit
 	$(ALL_TESTS)
 
-# The 50 slowest tests and fixtures.
+# What the 50 dearest files and shared fixtures cost.
 test-times: $(VENV)/dev
-	$(ALL_TESTS) --durations 50
+	$(ALL_TESTS) --times
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

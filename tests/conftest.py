@@ -20,7 +20,7 @@ from tests import forking
 from tests.servers import llama_command
 from tests.shared import made_once, served_once, shared_folder
 
-pytest_plugins = ["tests.fuzz.cases"]
+pytest_plugins = ["tests.logs", "tests.times", "tests.fuzz.cases"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background; tests interrupt their child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
