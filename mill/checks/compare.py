@@ -36,8 +36,10 @@ from mill.metrics.finite_population import corrected
 from mill.metrics.paired import largest, percentile, rate
 from mill.models.spec.parse import Spec, backend_name, make_spec, split_list
 from mill.options.option import hints
-from mill.store.folder import RunFolder
-from mill.store.schema import Decision
+from mill.plan.sampling import describe_choice
+from mill.store.folder import MANIFEST, RunFolder
+from mill.store.schema import Decision, TaskEntry
+from mill.store.session import read_entries
 from mill.tasks.suite import ANSWERED, ForcedTask, ForcedText
 
 ROW_TOP_LOGPROBS = 3  # of the token at a divergence
@@ -258,6 +260,15 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     return check
 
 
+def _sampled_parts(folder: RunFolder, tasks: Sequence[str]) -> list[str]:
+    """Which part of the data a recorded run has of each task, where it is not all."""
+    entries = read_entries(folder, MANIFEST, "tasks", TaskEntry)
+    parts = {
+        name: describe_choice(one.sampled, one.n, one.total) for name, one in entries.items() if one.sampled is not None
+    }
+    return [f"{name}: {parts[name]}" for name in tasks if parts.get(name)]
+
+
 def _correct(variant: Variant, total: int) -> None:
     """Intervals about all samples, of which a random part was compared. Those over tokens of texts stay as they are."""
     over_samples = {name for name, one in variant.metrics.items() if one.n <= total} - {*FORCED, "unscored_rate"}
@@ -293,7 +304,9 @@ def compare_runs(first: Path, second: Path, given: Sequence[str | None] = (None,
     for label, side in zip(labels, answers, strict=True):
         variant.warnings += [f"{label}: {warning}" for warning in truncation_warnings(side)]
     tasks = sorted({answer.task for answer in answers[0]} & {answer.task for answer in answers[1]})
-    check = Check("compare", tasks, [variant], labels[0], {"runs": [str(first), str(second)]}, baseline_run=str(first))
+    warnings = [line for folder in folders for line in _sampled_parts(folder, tasks)]
+    settings = {"runs": [str(first), str(second)]}
+    check = Check("compare", tasks, [variant], labels[0], settings, [*dict.fromkeys(warnings)], baseline_run=str(first))
     check.baseline_model, check.baseline_backend = models[0]["name"], models[0].get("backend", "")
     return check
 

@@ -37,7 +37,7 @@ def score_again(folder: RunFolder, repeat_metrics: Sequence[str] | None = None) 
     known = convert(folder.manifest(), Manifest, where, RunError)
     record = Record(folder.path, root=folder.root)
     settings = convert(known.settings, RenderSettings, f"settings in {where}", RunError)
-    over_repeats = read_repeat_metrics(repeat_metrics, settings.repeats)
+    over_repeats = read_repeat_metrics(repeat_metrics, settings.repeats, judged=bool(known.judge))
     earlier = folder.results()
     results: dict[str, TaskResult] = {}
     scored: dict[str, list[RunSample]] = {}

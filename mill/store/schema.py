@@ -124,6 +124,7 @@ class Manifest:
     sessions: list[SessionEntry]
     fresh: bool = False
     condition: str = ""
+    judge: str = ""
     id: str = ""
     """The same after the run was extended or its folder moved."""
 

@@ -52,10 +52,14 @@ def scan(root: Path) -> Found:
 
 
 def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
-    """Folders with the names of their files, nearest first. Below a run there is nothing else to find, and what is exported
-    below `root` are runs that it has already."""
-    waiting, seen = [(root, 0)], 0
-    while waiting:
+    """Folders with the names of their files, nearest first. Below a run there is nothing else to find. What was exported
+    are copies of runs, which count where there is no run."""
+    waiting, seen, runs = [(root, 0)], 0, False
+    exported: list[tuple[Path, int]] | None = []
+    """What is looked at last; None once that has begun."""
+    while waiting or (exported and not runs):
+        if not waiting and exported:
+            waiting, exported = exported, None
         folder, depth = waiting.pop(0)
         seen += 1
         try:
@@ -64,10 +68,12 @@ def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
         except OSError as error:
             found.skipped.append(f"{folder}: {error.strerror}")
             continue
-        if depth and any(entry.name == EXPORT_MARKER for entry in listed):
+        if depth and exported is not None and any(entry.name == EXPORT_MARKER for entry in listed):
+            exported.append((folder, depth))
             continue
         files = {one.name for one in listed if not one.name.startswith(".") and one.is_file(follow_symlinks=False)}
         yield folder, files
+        runs = runs or MANIFEST in files
         if MANIFEST in files or depth >= MOST_DEPTH:
             continue
         inner = [entry for entry in listed if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)]

@@ -252,8 +252,9 @@ def test_tasks_instead_of_prompts(mill: Mill, tiny_model: Path, tmp_path: Path) 
     assert 0 <= found["acc"] <= 1 and [group["task"] for group in check.variants[0].groups] == ["toy_choice", "toy_gen"]
 
 
-def evaluate(mill: Mill, name: str, *argv: str, tasks: str = "toy_gen,toy_choice") -> str:
-    mill("eval", f"toy[path={name}{''.join(argv)}]", tasks, "--task_paths", TOY, "--output_dir", name)
+def evaluate(mill: Mill, name: str, *argv: str, tasks: str = "toy_gen,toy_choice", limit: int = 8) -> str:
+    options = ("--task_paths", TOY, "--output_dir", name, "--limit", str(limit))
+    mill("eval", f"toy[path={name}{''.join(argv)}]", tasks, *options)
     (folder,) = Path(name).glob("*/*")
     return str(folder)
 
@@ -278,6 +279,12 @@ def test_recorded_runs_are_compared_without_their_models(mill: Mill, monkeypatch
 def scores_of(folder: str) -> list[float]:
     lines = (Path(folder) / "samples/toy_choice.jsonl").read_text().splitlines()
     return [response["score"] for line in lines for response in json.loads(line)["responses"][0]]
+
+
+def test_recorded_runs_of_a_part_of_the_data_say_so(mill: Mill) -> None:
+    first, second = evaluate(mill, "a", tasks="toy_gen", limit=5), evaluate(mill, "b", tasks="toy_gen")
+    assert mill("compare", "--runs", first, second, "--task_paths", TOY, "--output", "out", "--no-report")[0] == 0
+    assert only_check(Path("out")).warnings == ["toy_gen: first 5 rows, not a random sample (--sample draws one)"]
 
 
 def test_recorded_runs_with_no_sample_in_common_are_refused(mill: Mill) -> None:

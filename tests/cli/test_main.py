@@ -480,6 +480,8 @@ def test_repeats_of_a_greedy_answer_are_warned_of_once_and_beside_the_score(mill
     (results,) = (tmp_path / "out").glob("*/*/results.json")
     first, greedy = json.loads(results.read_text())["tasks"]["toy_gen"]["warnings"]
     assert first == FIRST_ROWS and message in greedy
+    code, _, err = mill("score", str(results.parent), "--repeat_metrics", "best@2", "--task_paths", TOY)
+    assert code == 2 and "best@2 needs --judge" in err
     _, out, err = toy(mill, "--limit", "2", "--repeats", "3", "--gen_kwargs", "temperature=1")
     assert "greedy" not in out + err
 

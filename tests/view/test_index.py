@@ -16,6 +16,7 @@ from mill.view.index import ResultsIndex
 from mill.view.overview import summed
 from mill.view.queries import SampleFilter, files_of, list_samples, read_sample
 from mill.view.run_info import RunInfo, run_labels
+from mill.view.scan import scan
 from tests.view.conftest import lines_of, uid_of_model
 
 Copy = tuple[Path, ResultsIndex]
@@ -171,3 +172,14 @@ def test_labels_of_runs_are_different() -> None:
         "b/x/default": "org1/name (b/x/default)",
         "c/default": "other",
     }
+
+
+def test_exported_runs_count_where_there_is_no_run(tmp_path: Path) -> None:
+    """Beside their runs they would be copies."""
+    for folder in ("logs/copy", "model/run"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "manifest.json").write_text("{}")
+    (tmp_path / "logs/.mill-export").touch()
+    assert scan(tmp_path).runs == [tmp_path / "model/run"]
+    (tmp_path / "model/run/manifest.json").unlink()
+    assert scan(tmp_path).runs == [tmp_path / "logs/copy"]
