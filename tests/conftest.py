@@ -19,6 +19,7 @@ from mill.tasks.load import load_builtin
 from tests import forking
 from tests.servers import llama_command
 from tests.shared import made_once, served_once, shared_folder
+from tests.vlm import byte_level
 
 pytest_plugins = ["tests.logs", "tests.times", "tests.fuzz.cases"]
 
@@ -208,17 +209,9 @@ def llama(demo_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def make_tiny_model(folder: Path, *, bos: bool, seed: int = 0) -> Path:
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet)
-    tokenizer.train_from_iterator([TEXT] * 3, trainer)
-    if bos:
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = byte_level(TEXT, 320, bos=bos)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from mill.api.task import RenderSettings, Sample
 from mill.models.hf.model import TransformersModel
 from mill.support.processes import rank
 from tests.toy import ToyChoice, ToyGeneration, ToyModel
-from tests.waiting import hold
 
 
 def add_line(file: str, text: str) -> int:
@@ -21,27 +19,6 @@ def add_line(file: str, text: str) -> int:
     with Path(file).open("a") as handle:
         handle.write(text + "\n")
     return len(Path(file).read_text().splitlines())
-
-
-@register_model("watched")
-class WatchedModel(ToyModel):
-    """The toy model, configured by its spec: workers that started earlier do not see new environment variables.
-
-    It writes the key of a request and the process's number to `log`, computes no more than the file `hold` says, and fails
-    on `fails`.
-    """
-
-    def __init__(self, path: str, batch_size: int = 4, hold: str = "", log: str = "", fails: str = "") -> None:
-        super().__init__(path, batch_size)
-        self.hold, self.log, self.fails = hold, log, fails
-
-    def _note(self, request: Request) -> int:
-        if self.log:
-            add_line(self.log, f"{request.key} {os.getpid()}")
-        hold(self.computed + 1, self.hold)
-        if self.fails and self.fails in request.text:
-            raise ValueError(f"cannot read {self.fails}")
-        return super()._note(request)
 
 
 @register_model("stepping")
@@ -68,30 +45,6 @@ class SteppingModel(ToyModel):
     def _loglikelihood_rolling_single(self, request: Request) -> float:
         self._step("read")
         return super()._loglikelihood_rolling_single(request)
-
-
-@register_model("deadly")
-class DeadlyModel(ToyModel):
-    """A request that contains `poison` ends the process, the first two times; each of these requests is a line in `tombs`.
-    One that contains `mortal` always does."""
-
-    def __init__(self, path: str, poison: str, mortal: str, tombs: str, batch_size: int = 4) -> None:
-        super().__init__(path, batch_size)
-        self.poison, self.mortal, self.tombs = poison, mortal, tombs
-
-    def _note(self, request: Request) -> int:
-        if self.mortal in request.text or (self.poison in request.text and add_line(self.tombs, request.text) <= 2):
-            os._exit(1)
-        return super()._note(request)
-
-
-class QuittingModel(ToyModel):
-    """A backend that calls exit()."""
-
-    def _note(self, request: Request) -> int:
-        if "17" in request.text:
-            raise SystemExit(3)
-        return super()._note(request)
 
 
 @register_model("stumbling")

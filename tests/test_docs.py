@@ -219,8 +219,6 @@ def test_every_file_of_a_result_folder_is_in_the_table_of_the_results_page(
     known = [re.compile(re.sub(r"<\w+>", "[^/]+", re.sub(r"[.]", r"\\.", row)).replace("//", "/")) for row in patterns]
     for name in (MANIFEST, RESULTS, SAMPLES, RECORD, DISTRIBUTIONS, SESSIONS, CHECK_RUNS, CELLS, LOGS):
         assert any(name in row.split("/") for row in patterns), name
-    for module in [module for module in sys.modules if module.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TOY_N", "2")
@@ -253,8 +251,6 @@ def test_the_worked_examples_of_contributing_run(
     for name, code in examples.items():
         (tmp_path / name).write_text(code)
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
     for line in "\n".join(code_blocks("CONTRIBUTING.md", "")).splitlines():
         assert not line.startswith("mill eval") or run([*shlex.split(line)[1:], "--output_dir", "out"]) == 0
     assert "exact_match" in capsys.readouterr().out
@@ -275,7 +271,6 @@ def test_the_worked_examples_of_contributing_run(
     Path("my_package-1.dist-info").mkdir()
     Path("my_package-1.dist-info/entry_points.txt").write_text("[mill.models]\nmy-backend = my_package:BACKEND\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(models, "_entries", models.entries())
     monkeypatch.setattr(models, "_plugins_read", False)
     for spec in ("my-backend:demo", "mine[path=demo]", "turbo:demo"):
         command = [
@@ -296,7 +291,6 @@ def test_the_python_of_the_pages_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(models, "_entries", models.entries())  # examples register names
     api = named_blocks("docs/api.md", "python")
     groups = re.findall(r"^## .*?(?=^## |\Z)", (ROOT / "docs/api.md").read_text(), re.DOTALL | re.MULTILINE)
     assert groups and all("```python\n# " in group and "\n::: " in group for group in groups)

@@ -14,7 +14,6 @@ from mill.api.registry import register_model, register_task, tasks
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.api.task import Benchmark, RenderSettings, Sample, Task, TaskType, Value
-from tests.waiting import hold
 
 SIZES = {"toy_exam_law": 2000, "toy_exam_math": 700, "toy_exam_art": 300}
 LIFTS = {"toy_exam_law": 0.0, "toy_exam_math": -0.25, "toy_exam_art": 0.2}
@@ -36,10 +35,8 @@ def is_right(subject: str, index: int, accuracy: float, changed: float, name: st
 
 @register_model("exam")
 class ExamModel(MillModel):
-    """Right on a share `accuracy` of the questions. Every computed request is a line in the file EXAM_LOG; request number
-    EXAM_HOLD of a process is not answered. Each EXAM_FAILS-th question fails."""
-
-    computed = 0
+    """Right on a share `accuracy` of the questions. Every computed request is a line in the file EXAM_LOG. Each
+    EXAM_FAILS-th question fails."""
 
     def __init__(self, name: str = "exam", accuracy: float = 0.65, changed: float = 0.0, batch_size: int = 64):
         self.name, self.accuracy, self.changed, self.batch_size = name, accuracy, changed, batch_size
@@ -57,8 +54,6 @@ class ExamModel(MillModel):
         if log := os.environ.get("EXAM_LOG"):
             with _LOG, Path(log).open("a") as handle:
                 handle.write(f"{self.name} {request.text}\n")
-        ExamModel.computed += 1
-        hold(ExamModel.computed, os.environ.get("EXAM_HOLD", ""))
         if (fails := os.environ.get("EXAM_FAILS")) and int(number) % int(fails) == 0:
             return Response(error="cannot answer this one")
         right = is_right(subject, int(number), self.accuracy, self.changed, self.name)

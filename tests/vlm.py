@@ -171,25 +171,30 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 MORE_MAKERS: dict[str, Callable[[Path], Path]] = {"gemma3": make_gemma3}
 
 
-def make_tokenizer(specials: Sequence[str], *, bos: bool) -> Any:
-    """Byte-level BPE; with `bos` every text starts with <s>."""
+def byte_level(text: str, size: int, specials: Sequence[str] = (), *, bos: bool) -> Any:
+    """Byte-level BPE of a text; with `bos` every text starts with <s>."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=420,
-        special_tokens=["<s>", "</s>", "<pad>", *specials],
+        vocab_size=size,
+        special_tokens=["<s>", "</s>", *specials],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    tokenizer.train_from_iterator([text] * 3, trainer)
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return tokenizer
+
+
+def make_tokenizer(specials: Sequence[str], *, bos: bool) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_level(TEXT, 420, ["<pad>", *specials], bos=bos),
         bos_token="<s>" if bos else None,
         eos_token="</s>",
         pad_token="<pad>",

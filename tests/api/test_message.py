@@ -16,14 +16,13 @@ from mill.api.message import AUDIO, IMAGE, MEDIA_KINDS, VIDEO, Blob, Media, Mess
 from mill.api.request import GENERATE, Request
 
 
-def noise_image(seed: int = 0, size: tuple[int, int] = (9, 7)) -> Image.Image:
-    """An image of noise."""
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
+def noise_image() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (7, 9, 3), dtype=np.uint8))
 
 
-def encoded(image: Image.Image, file_format: str = "PNG") -> bytes:
+def encoded(image: Image.Image) -> bytes:
     out = io.BytesIO()
-    image.save(out, file_format)
+    image.save(out, "PNG")
     return out.getvalue()
 
 

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from mill.api.errors import CannotServe, ModelError
-from mill.api.message import Labels, Message
+from mill.api.message import Message
 from mill.api.model import MillModel, ModelCapabilities, run_requests
 from mill.api.registry import register_model
 from mill.api.request import (
-    CLASSIFY,
     GENERATE,
     KINDS,
     MULTI_ROUND,
-    ZERO_SHOT,
     Request,
     generation_options,
 )
@@ -159,17 +157,6 @@ def test_a_missing_hook_raises_and_names_the_kind(kind: str) -> None:
         next(run_requests(Bare(), kind, [Request(kind, "q")]))
     hook = GENERATE if kind == MULTI_ROUND else kind
     assert str(raised.value) == f"bare/model (Bare) does not answer {hook} requests"
-
-
-def label_last(_: MillModel, batch: list[Request]) -> list[Response]:
-    return [Response(label=request.labels.names[-1]) for request in batch]
-
-
-@pytest.mark.parametrize(("kind", "hook"), [(ZERO_SHOT, "_zero_shot_batch"), (CLASSIFY, "_classify_batch")])
-def test_classifiers_return_labels(kind: str, hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Bare, hook, label_last, raising=False)
-    responses = getattr(Bare(), kind)([Request(kind, labels=Labels(("cat", "dog")))])
-    assert [response.label for response in responses] == ["dog"]
 
 
 def test_the_default_identity_is_class_name_and_arguments() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from mill.api import registry as registry_module
 from mill.api.errors import MillError, UnknownName
-from mill.api.registry import Registry, register_metric, register_model, register_task
+from mill.api.registry import Registry, register_model
 from mill.models.spec.backends import backends, of_prefix
 from mill.support.terminal import own_warnings
 
@@ -74,30 +74,6 @@ def test_a_mill_error_during_import_is_raised_unchanged(things: Registry[Any], w
         things.get("a")
 
 
-def test_a_decorator_registers_every_name_and_returns_its_argument() -> None:
-    class Thing:
-        pass
-
-    for decorator, kind in ((register_model, "models"), (register_task, "tasks"), (register_metric, "metrics")):
-        assert decorator("mill-test-one", "mill-test-two")(Thing) is Thing  # type: ignore[operator]
-        registry = getattr(registry_module, kind)
-        assert (registry.get("mill-test-one"), registry.get("mill-test-two")) == (Thing, Thing)
-
-
-@pytest.mark.usefixtures("plugins_unread")
-@pytest.mark.parametrize("kind", ["models", "tasks", "metrics"])
-def test_entry_points_of_the_registrys_group_are_registered(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry, group = getattr(registry_module, kind), f"mill.{kind}"
-    publish(
-        monkeypatch,
-        EntryPoint("mill-test-plugin", "math:pi", group),
-        EntryPoint("mill-test-other", "math:e", "other.group"),
-    )
-    assert registry.get("mill-test-plugin") == 3.141592653589793
-    assert "mill-test-plugin" in registry.names()
-    assert "mill-test-other" not in registry
-
-
 def test_a_registered_name_wins_over_an_entry_point(things: Registry[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     publish(monkeypatch, EntryPoint("a", "math:pi", "mill.things"))
     things.add("a", 1)
@@ -138,7 +114,6 @@ def test_a_package_does_not_get_a_name_of_mill(
     write_module: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither as the name of an entry point, nor as an alias or a prefix, nor in Python without `override`."""
-    monkeypatch.setattr(registry_module.models, "_entries", registry_module.models.entries())
     write_module("mill_test_package", PACKAGE)
     described = EntryPoint("mill-test-engine", "mill_test_package:BACKEND", "mill.models")
     publish(monkeypatch, described, EntryPoint("timm", "math:pi", "mill.models"))

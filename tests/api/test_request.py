@@ -57,10 +57,6 @@ def test_clones_are_one_request_for_each_draw() -> None:
     assert [(clone.draw, clone.repeats, clone.context) for clone in clones] == [(4, 1, "q"), (5, 1, "q"), (6, 1, "q")]
 
 
-def sampled(context: str = "q", seed: int = 1, **other: Any) -> Request:
-    return Request(GENERATE, context, options={"temperature": 1.0, "seed": seed}, **other)
-
-
 @pytest.mark.parametrize(
     ("given", "temperature"),
     [

@@ -23,7 +23,6 @@ from tests.plans import prepare
 
 TASK_FILE = """
 from mill.api.registry import tasks
-from mill.api.task import RenderSettings
 from mill.api.task import Benchmark
 
 tasks.add("own_python_benchmark", Benchmark("own_python_benchmark", ("toy_gen",)))

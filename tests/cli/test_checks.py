@@ -24,6 +24,7 @@ from mill.checks.result import Check, find_checks, read_check
 from mill.cli.main import run
 from tests.cli.conftest import Mill
 from tests.servers import FaultServer, cut, status
+from tests.vlm import byte_level
 from tests.waiting import DEADLINE_S
 
 TOY = str(Path(__file__).parents[1] / "toy.py")
@@ -208,25 +209,12 @@ def test_no_distributions_without_forced_tokens(mill: Mill, tiny_model: Path, tm
     assert not (tmp_path / "out/checks/runs").exists()
 
 
-def test_models_that_give_no_distributions_are_compared_without_kl(mill: Mill, tmp_path: Path) -> None:
-    code, out, _ = toys(mill)
-    assert code == 0
-    assert "b: no KL: no log-probabilities of a given text from a and b" in out
-    assert "kl_mean" not in values(only_check(tmp_path))
-
-
 def other_tokenizer(model: Path, folder: Path) -> Path:
     """A copy whose tokenizer has a different id for every token."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     shutil.copytree(model, folder)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    first = ["<s>", "</s>", "<another>"]
-    tokenizer.train_from_iterator([], trainers.BpeTrainer(vocab_size=300, special_tokens=first, initial_alphabet=alphabet))
+    tokenizer = byte_level("", 300, ["<another>"], bos=False)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
     return folder
 
@@ -523,10 +511,6 @@ BAD = {
     "line that is not JSON": (["--prompts", "broken.jsonl"], "broken.jsonl, line 1 is not JSON"),
     "missing suite": (["--prompts", "no.jsonl"], "no.jsonl does not exist"),
     "prompts and tasks": (["--prompts", "numerics", "--tasks", "toy_gen"], "give --prompts or --tasks, not both"),
-    "labels that clash": (
-        ["--label-a", "x", "--label-b", "x"],
-        "two models have the label 'x': set different labels (--label_a and --label_b of compare",
-    ),
     "malformed rule": (
         ["--fail-on", "flip_rate"],
         "--fail_on: 'flip_rate' is no rule; rules are METRIC then > >= < or <= then NUMBER, optionally with @p<NUMBER, "
@@ -561,17 +545,12 @@ ELSEWHERE = {
         ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", "http://a"],
         "--base_urls has 1 entries for 2 backends",
     ),
-    "an address for no server": (
-        ["diff", "--model", "x", "--backends", "hf,openai-compat", "--base-urls", "http://a,http://b"],
-        "the backend hf talks to no server",
-    ),
     "no load": (["stress", "--model", "toy[path=a]", "--concurrency", "0"], "--concurrency 0: give counts from 1 to"),
     "one run": (
         ["determinism", "--model", "toy[path=a]", "--runs", "1"],
         "--runs must be a whole number of at least 2, not 1",
     ),
     "a report of nothing": (["report", "nowhere"], "nowhere does not exist"),
-    "a check of another version": (["report", "other"], "has version 9, this mill reads version 2"),
     "a gate without rules": (["gate", "other"], 'give rules: --require "acc_drop<0.01", or --fail_on'),
 }
 

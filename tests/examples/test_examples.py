@@ -32,8 +32,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a copy of the examples."""
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in sys.modules if name.startswith("mill_file_custom")]:
-        monkeypatch.delitem(sys.modules, name)
     return tmp_path
 
 

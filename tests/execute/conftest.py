@@ -20,14 +20,3 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert code == 0, stderr
 
     return made_once(tmp_path_factory, "alone", make) / "out"
-
-
-@pytest.fixture(scope="session")
-def alone_gen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of `toy_gen` alone."""
-
-    def make(folder: Path) -> None:
-        code, stderr = run(toy(folder, "toy_gen"))
-        assert code == 0, stderr
-
-    return made_once(tmp_path_factory, "alone_gen", make)

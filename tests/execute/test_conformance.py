@@ -13,7 +13,6 @@ from mill.api.model import StreamContext
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.api.tools import ToolCall
-from mill.cli.main import run
 from mill.execute.conformance import CHECKS, conform
 from mill.models.hf.model import TransformersModel
 
@@ -117,9 +116,3 @@ class BrokenCalls(CallingModel):
 def test_calls_of_tools_are_recorded_whole(tiny_model: Path, kind: type[TransformersModel], outcome: str) -> None:
     (result,) = (result for result in conform(tiny(tiny_model, kind)) if result.check == "tools")
     assert result.outcome == outcome, result.detail
-
-
-def test_the_command_prints_a_table_and_exits_with_0(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["conform", f"hf[path={tiny_model},dtype=float32,device_map=cpu,max_context_length=128]"]) == 0
-    out = capsys.readouterr().out
-    assert "over-long prompt" in out and " 0 failed" in out

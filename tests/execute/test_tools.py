@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -129,33 +127,3 @@ def test_tools_run_in_the_sandbox_of_their_call(monkeypatch: pytest.MonkeyPatch)
         with consenting(Consent(sandbox=name)):
             run_tools(Nothing(), [(state, [request])])
         assert [result.output for result in state.answers[request.key][0].tool_results] == [name]
-
-
-def test_a_tool_gets_the_calls_before_it_and_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum of all numbers so far, also of earlier rounds and of calls of the same response."""
-
-    def total(self: object, sample: Sample, call: ToolCall, responses: Sequence[Response]) -> str:
-        *before, last = responses
-        assert last.tool_calls[len(last.tool_results)] is call
-        done = [call for response in before for call in response.tool_calls] + list(
-            last.tool_calls[: len(last.tool_results)]
-        )
-        assert [int(result.output) for response in responses for result in response.tool_results] == list(
-            accumulate(int(one.arguments["a"]) for one in done if one.arguments)
-        )
-        return str(sum(int(one.arguments["a"]) for one in (*done, call) if one.arguments))
-
-    task, sample = make_task("toy_agent"), Sample("0", {"question": "q"})
-    monkeypatch.setattr(type(task), "call_tool", total)
-    state = SampleState(task, sample, RenderSettings(), [])
-    rounds: list[Request] = []
-    for number, numbers in enumerate([("1",), ("2", "3"), ("4", "5")]):
-        calls = tuple(ToolCall.parse("add", {"a": one}) for one in numbers)
-        rounds.append(Request(MULTI_ROUND, f"round {number}"))
-        state.answers[rounds[-1].key] = [Response(text="", tool_calls=calls)]
-        run_tools(Nothing(), [(state, rounds)])
-    assert [[result.output for result in one.tool_results] for one in state.responses(rounds)] == [
-        ["1"],
-        ["3", "6"],
-        ["10", "15"],
-    ]

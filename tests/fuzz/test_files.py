@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -129,8 +128,6 @@ def graded(task: Task, sample: Sample, responses: Sequence[Response]) -> dict[st
 @pytest.fixture
 def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> Folder:
     """Two real runs, one of them scheduled, with a process that died at work in one of them."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
     load_files((TOY,))
     for name in ("toy_gen", "toy_gen2"):
         tasks.add(name, type("Graded", (tasks.get(name),), {"score": graded}))
@@ -139,8 +136,7 @@ def folder(root: Path, monkeypatch: pytest.MonkeyPatch, commands: Commands) -> F
     monkeypatch.setattr("mill.report.tables.PLAIN_WIDTH", 300)
     monkeypatch.setattr(session, "SILENCE_S", 0.0)
     monkeypatch.setattr(session, "_POLL_S", 0.0)
-    for slow in ("os.fsync", "gc.collect"):
-        monkeypatch.setattr(slow, lambda *_: None)
+    monkeypatch.setattr("gc.collect", lambda *_: None)
     monkeypatch.setattr("mill.runs.files.versions", lambda: {"mill": "1"})
     out = root / "out"
     for model in "ab":

@@ -30,14 +30,11 @@ Check = Callable[..., int]
 @pytest.fixture
 def check(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
     """Run a command line in a temporary folder and check how it ends; returns the exit code."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:
-        monkeypatch.delitem(sys.modules, name)
     for name in [name for name in os.environ if name.endswith("_API_KEY")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TOY_N", "3")
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # these files need not survive a crash
     monkeypatch.setattr("gc.collect", lambda *_: 0)  # closing a model collects, which would take most of the time
     monkeypatch.setattr("mill.runs.files.versions", dict)
     loaded = {name for name in HEAVY if name in sys.modules}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,12 +13,10 @@ import torch
 from PIL import Image
 
 from mill.api.errors import ModelError, SpecError, UnknownName
-from mill.api.identity import constructor_parameters
 from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import ZERO_SHOT, Request
 from mill.api.response import Response
 from mill.models.clip import ClipModel
-from mill.models.spec.open import open_model
 
 open_clip = pytest.importorskip("open_clip")
 
@@ -370,17 +367,6 @@ def test_sizes_that_are_too_small_are_refused(option: str, value: int) -> None:
 
 
 # Arguments, name and identity
-
-
-def test_defaults_are_the_documented_ones() -> None:
-    parameters = constructor_parameters(ClipModel)
-    assert parameters["path"].default is inspect.Parameter.empty
-    documented = {"batch_size": 64, "prompt_template": "a photo of a {c}.", "max_context_length": 77}
-    assert {name: parameters[name].default for name in documented} == documented
-    model = open_model("open_clip[path=ViT-B-32,pretrained=openai]")
-    assert isinstance(model, ClipModel)
-    assert {name: getattr(model, name) for name in documented} == documented
-    assert model.capabilities.max_context_length == 77
 
 
 def identity(*given: Any, **options: Any) -> str:

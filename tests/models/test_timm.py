@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from mill.api.errors import CannotServe, ModelError, SpecError, UnknownName
-from mill.api.identity import constructor_parameters
+from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE, Labels, Media, Message
 from mill.api.request import CLASSIFY, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings
-from mill.models.spec.open import open_model
 from mill.models.timm import TimmModel
 from mill.runs.evaluate import Plan
 from mill.tasks.images import CIFAR10_CLASSES as CLASSES
@@ -254,28 +251,7 @@ def test_a_corrupt_image_is_one_error_and_the_others_are_unchanged(
     assert outcome.tasks[0].metrics["acc5"].value == pytest.approx(hits5)
 
 
-def test_a_plain_task_name_selects_the_supervised_task_with_a_warning(
-    cifar: Path, tmp_path: Path, checkpoints: dict[str, Path]
-) -> None:
-    spec = f"timm[path=test_vit,num_classes=10,checkpoint={checkpoints['test_vit']}]"
-    outcome = plan(spec, "cifar10", tmp_path / "out", limit=4).execute(quiet=True)
-    assert outcome.tasks[0].task == "cifar10_supervised"
-    assert outcome.tasks[0].warnings == [
-        "cifar10_supervised runs instead of cifar10, which this model cannot serve",
-        "first 4 rows, not a random sample (--sample draws one)",
-    ]
-
-
 # Arguments, name and identity
-
-
-def test_defaults_are_the_documented_ones() -> None:
-    parameters = constructor_parameters(TimmModel)
-    assert parameters["path"].default is inspect.Parameter.empty
-    documented = {"pretrained": True, "batch_size": 64, "num_classes": None}
-    assert {name: parameters[name].default for name in documented} == documented
-    with pytest.raises(SpecError, match="timm needs path"):
-        open_model("timm[]")
 
 
 def test_everything_that_changes_the_scores_changes_the_identity(tmp_path: Path, checkpoints: dict[str, Path]) -> None:

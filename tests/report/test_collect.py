@@ -83,11 +83,7 @@ def test_models_that_differ_in_no_argument_have_the_name_of_their_folder(evaluat
 
 def test_scores_and_lists_have_the_same_formats(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
     evaluate("path=a")
-    (row,) = json.loads(printed(capsys, "--format", "json"))
-    (same,) = csv.DictReader(io.StringIO(printed(capsys, "--format", "csv")))
-    assert same == {name: "" if value is None else str(value) for name, value in row.items()}
     assert printed(capsys, "--format", "md") == printed(capsys, "--format", "markdown")
-    assert printed(capsys, "--format", "markdown").startswith("| model | task | n_shots | metric |")
 
     def listed(what: str, form: str) -> str:
         assert run(["ls", what, "--output_dir", "out", "--format", form]) == 0

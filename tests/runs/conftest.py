@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,8 +24,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def toy_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Loads the toy model in this process, with the settings of `start`; returns the path of its log."""
-    for name in [name for name in sys.modules if name.startswith("mill_file_toy")]:
-        del sys.modules[name]
     load_files((str(TOY),))
     monkeypatch.setenv("TOY_N", str(N))
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))

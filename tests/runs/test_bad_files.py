@@ -23,8 +23,6 @@ FIRST = ("responses", 0, 0)
 
 @pytest.mark.parametrize("spelled", ["NaN", '"NaN"'])
 def test_a_nan_in_a_record_is_no_score(tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: str) -> None:
-    for name in [name for name in sys.modules if name.startswith("mill_file_")]:  # to be loaded again
-        del sys.modules[name]
     assert mill(arguments(tmp_path, "toy_choice", "--quiet", "--limit", "4")) == 0
     (file,) = tmp_path.glob("*/*/record/*.jsonl")
     first, *others = file.read_text().splitlines(keepends=True)

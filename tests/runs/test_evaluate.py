@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,13 +196,9 @@ def test_a_value_that_is_no_number_is_a_failed_sample(
     assert outcome.tasks[0].metrics["exact_match"].n == 0
 
 
-def test_a_backend_whose_file_was_edited_is_another_model(
-    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_whose_file_was_edited_is_another_model(evaluate: Evaluate, tmp_path: Path) -> None:
     file, values = tmp_path / "own.py", []
     for how in ("upper", "lower"):
-        for name in [name for name in sys.modules if name.startswith("mill_file_own")]:
-            monkeypatch.delitem(sys.modules, name)
         file.write_text(OWN_BACKEND.replace("HOW", how))
         run = prepare(f"{file}[path=demo]", select(["toy_gen"]), RenderSettings(), output_dir=tmp_path / "out", limit=2)
         outcome = run.execute(quiet=True)

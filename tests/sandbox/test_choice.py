@@ -15,7 +15,6 @@ from mill.api.consent import Consent, consenting
 from mill.api.errors import SpecError
 from mill.options.option import one_call
 from mill.sandbox import programs
-from mill.sandbox.isolation import Bubblewrap
 from mill.sandbox.programs import chosen_sandbox, refuse_unsafe_code, run_programs
 from mill.support.processes import Background
 from mill.tasks.load import load_builtin, make_task
@@ -110,22 +109,6 @@ exec {sys.executable} "$@"
     ):  # fmt: skip
         assert f" {option} " in " ".join(started[0]), option
     assert label == "docker org/python:3"
-
-
-@pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is not installed or does not work here")
-def test_consent_is_needed_where_code_is_not_isolated() -> None:
-    load_builtin()
-    builtin, other = make_task("humaneval"), make_task("piqa")
-    refuse_unsafe_code([builtin, other])
-    other.runs_code = True  # a task that runs its code by itself
-    with pytest.raises(SpecError, match="piqa executes code that the model wrote: --confirm_run_unsafe_code allows it"):
-        refuse_unsafe_code([builtin, other])
-    with consenting(Consent(sandbox="none")), pytest.raises(SpecError, match="humaneval executes code"):
-        refuse_unsafe_code([builtin])
-    with consenting(Consent(sandbox="none", confirm_run_unsafe_code=True)):
-        refuse_unsafe_code([builtin, other])
-    with pytest.raises(SpecError, match="piqa executes code"):  # the next call
-        refuse_unsafe_code([builtin, other])
 
 
 def test_calls_in_two_threads_have_their_own_sandboxes() -> None:

@@ -78,9 +78,3 @@ def recorded(out: Path) -> set[str]:
     """Keys of the good answers that are on disk."""
     lines = (line for file in out.glob("*/*/record/*.jsonl") for line in file.read_bytes().split(b"\n")[:-1])
     return {entry["key"] for entry in map(json.loads, lines) if not entry["failed"]}
-
-
-def workers(out: Path, task: str) -> list[int]:
-    """The processes that are at work on a task."""
-    found = [json.loads(file.read_text()) for file in out.glob("*/*/sessions/*.json")]
-    return [one["pid"] for one in found if one["working"] and task in one["tasks"]]

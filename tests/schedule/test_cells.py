@@ -64,15 +64,6 @@ def test_a_cell_is_done_when_every_task_of_a_benchmark_is(tmp_path: Path) -> Non
     assert cell.missing(tmp_path) == []
 
 
-def test_a_smaller_run_is_not_enough_and_a_larger_one_is(tmp_path: Path) -> None:
-    small, small_cell = planned(tmp_path, limit=2)
-    whole, whole_cell = planned(tmp_path)
-    small.execute(quiet=True)
-    assert small_cell.missing(tmp_path) == [] and whole_cell.missing(tmp_path) == ["toy_gen: 2 of 4 samples"]
-    whole.execute(quiet=True)
-    assert small_cell.missing(tmp_path) == whole_cell.missing(tmp_path) == []
-
-
 def test_commands_at_the_same_time_lose_none_of_each_others_cells(tmp_path: Path) -> None:
     def remember(worker: int) -> None:
         for number in range(25):

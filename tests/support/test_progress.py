@@ -23,14 +23,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_the_time_left_follows_from_requests(clock: Clock) -> None:
-    with Progress("generate_until", 100, quiet=True) as progress:
-        for _ in range(20):
-            progress.advance()
-        clock.now += 10
-        assert progress.seconds_left() == pytest.approx(40.0)
-
-
 def test_the_time_left_follows_from_tokens_where_they_are_planned(clock: Clock) -> None:
     """One of 288 requests is complete after a fifth of the tokens: it takes 40 s more, not 2,870."""
     count = TokenCount(planned=5000)

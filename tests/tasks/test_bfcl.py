@@ -131,14 +131,6 @@ def test_data_on_the_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert len(task().samples()) == 2
 
 
-def test_data_of_the_installed_package_which_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_data(tmp_path / "bfcl_eval/data")
-    (tmp_path / "bfcl_eval/__init__.py").write_text("raise RuntimeError('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert len(task().samples()) == 2
-    assert "bfcl_eval" not in sys.modules
-
-
 def test_what_the_variable_names_is_the_only_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_data(tmp_path / "gorilla-llm/bfcl")
     monkeypatch.setenv("MILL_DATA", str(tmp_path))

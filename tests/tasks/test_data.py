@@ -93,33 +93,16 @@ def write_jsonl_shards(folder: Path) -> None:
 
 
 def write_saved(folder: Path) -> None:
-    import datasets
-
-    datasets.Dataset.from_list(ROWS).save_to_disk(folder / "test")
+    TABLE.save_to_disk(folder / "test")
 
 
 def write_saved_splits(folder: Path) -> None:
-    import datasets
-
-    rows = datasets.Dataset.from_list(ROWS)
-    datasets.DatasetDict({"test": rows, "train": rows.select([0])}).save_to_disk(folder)
+    real_datasets.DatasetDict({"test": TABLE, "train": TABLE.select([0])}).save_to_disk(folder)
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        write_parquet,
-        write_parquet_shards,
-        write_jsonl_shards,
-        write_saved,
-        write_saved_splits,
-    ],
-)
-def test_every_other_format_gives_the_same_rows(
-    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MILL_DATA", str(tmp_path))
-    folder = tmp_path / "org" / "cats" / "main"
+@pytest.mark.parametrize("write", [write_parquet, write_parquet_shards, write_jsonl_shards, write_saved, write_saved_splits])
+def test_every_other_format_gives_the_same_rows(write: Callable[[Path], None], root: Path) -> None:
+    folder = root / "org" / "cats" / "main"
     folder.mkdir(parents=True)
     write(folder)
     assert load_split(CATS, ("test",)) == ("test", ROWS)

@@ -38,14 +38,6 @@ CIFAR_PATH = "uoft-cs/cifar10/plain_text"
 IMAGENET_PATH = "ILSVRC/imagenet-1k"
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder on the search path."""
-    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
-
-
 def png(number: int, side: int = 8) -> bytes:
     """An image whose first pixel is its number; the rest is noise, which does not get smaller when packed."""
     pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
@@ -98,15 +90,13 @@ def pairs(task: ClassifiedTask) -> dict[int, int]:
 NUMBERS = [3, 0, 9, 3, 5, 5, 1]
 
 
-@pytest.mark.parametrize("shape", ["folders", "parquet", "shards", "saved"])
+@pytest.mark.parametrize("shape", ["folders", "parquet", "saved"])
 def test_cifar10_has_the_same_images_and_classes_in_every_shape(root: Path, shape: str) -> None:
     folder = root / CIFAR_PATH
     if shape == "folders":
         write_folders(folder / "test", [TEN[number] for number in NUMBERS])
     elif shape == "parquet":
         write_parquet(folder / "test.parquet", NUMBERS)
-    elif shape == "shards":
-        write_parquet(folder / "test" / "test-00000-of-00001.parquet", NUMBERS)
     else:
         write_saved(folder / "test", NUMBERS, TEN)
     for name in ("cifar10", "cifar10_supervised", "cifar10_mcq", "cifar10_mcq_gen"):

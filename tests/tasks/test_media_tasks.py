@@ -22,13 +22,6 @@ PLAIN = RenderSettings()
 DEMO_CLIP = "mill/models/configs/clip/shapes.py"
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MILL_DATA", str(tmp_path / "data"))
-    (tmp_path / "data").mkdir()
-    return tmp_path / "data"
-
-
 def draw_image(file: Path, colour: str = "red", shape: str = "circle") -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     draw(colour, shape, random.Random(str(file))).save(file)

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
+from PIL import Image
 
 from mill.api.model import MillModel, ModelCapabilities
 from mill.api.registry import register_model
@@ -53,24 +55,18 @@ def mill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Mill:
 
 
 def picture(number: int) -> Any:
-    from PIL import Image
-
     generator = random.Random(number)
     size = (40 + number, 48)
     return Image.frombytes("RGB", size, generator.randbytes(size[0] * size[1] * 3))
 
 
 def write_rows(file: Path, rows: Sequence[dict[str, Any]], **features: Any) -> None:
-    import datasets
-
     text = {name: datasets.Value("string") for name in rows[0] if name not in features}
     file.parent.mkdir(parents=True, exist_ok=True)
     datasets.Dataset.from_list([*rows], features=datasets.Features({**text, **features})).to_parquet(str(file))
 
 
 def write_docvqa(data: Path, answers: Sequence[str] = ("cat",) * 8) -> None:
-    import datasets
-
     rows = [
         {"questionId": str(n), "question": f"what is in picture {n} ?", "image": picture(n), "answers": [answer]}
         for n, answer in enumerate(answers)
@@ -80,8 +76,6 @@ def write_docvqa(data: Path, answers: Sequence[str] = ("cat",) * 8) -> None:
 
 
 def write_seedbench(data: Path) -> None:
-    import datasets
-
     rows = []
     for n in range(12):
         choices = {f"choice_{letter}": WORDS[(n + at) % 4] for at, letter in enumerate("abcd")}
@@ -91,8 +85,6 @@ def write_seedbench(data: Path) -> None:
 
 
 def write_mme(data: Path) -> None:
-    import datasets
-
     rows = []
     for n in range(6):
         question = f"is there a cat in picture {n} ? Please answer yes or no."
@@ -102,8 +94,6 @@ def write_mme(data: Path) -> None:
 
 
 def write_mmvet(data: Path) -> None:
-    import datasets
-
     same = {"answer": "cat", "capability": "rec"}
     rows = [{"question_id": f"v{n}", "image": picture(n), "question": f"what is in picture {n} ?", **same} for n in range(4)]
     write_rows(data / "lmms-lab-encoder" / "MMVet" / "test.parquet", rows, image=datasets.Image())
@@ -242,7 +232,6 @@ def test_a_group_of_text_tasks_has_the_prompts_and_means_of_lmms_eval(
 
 def test_audio_reaches_a_model_that_takes_it(mill: Mill, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("soundfile")
-    import datasets
     import numpy as np
     import pyarrow.parquet as pq
     import soundfile

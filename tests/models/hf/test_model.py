@@ -260,28 +260,6 @@ def test_clean_frees_the_weights_and_the_next_request_loads_them_again(tiny_mode
     assert model.loglikelihood(pairs(*PAIRS))[0].score == before
 
 
-def test_arguments_and_defaults_are_those_of_the_documentation() -> None:
-    from mill.models.spec.open import arguments_of
-
-    defaults = {name: parameter.default for name, parameter in arguments_of(TransformersModel).items()}
-    assert defaults.pop("path") is not None
-    assert defaults == {
-        "modalities": ("text",),
-        "dtype": "bfloat16",
-        "device_map": "auto",
-        "max_context_length": 4096,
-        "batch_size": None,
-        "attn_implementation": None,
-        "trust_remote_code": True,
-        "use_chat_template": False,
-        "revision": None,
-        "add_bos_token": None,
-        "video_frames": 8,
-        "exact": False,
-        "fsdp": False,
-    }
-
-
 def test_a_cpu_without_bfloat16_is_reported_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,12 +288,9 @@ def test_a_cpu_without_bfloat16_uses_float32_with_a_warning_unless_a_dtype_is_gi
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [
-        ("hf[path=/nowhere/at/all]", ModelError, "/nowhere/at/all does not exist"),
         ("hf[path=./missing.gguf]", ModelError, "missing.gguf does not exist"),
         ("hf[path=org/name,dtype=float23]", UnknownName, "did you mean float32"),
         ("hf[path=org/name,batch_size=0]", SpecError, "at least 1"),
-        ("hf[path=org/name,batch_sise=4]", UnknownName, "did you mean batch_size"),
-        ("hf[dtype=float32]", SpecError, "hf needs path"),
     ],
 )
 def test_bad_arguments_are_refused_when_the_model_is_opened(spec: str, error: type[Exception], message: str) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import soxr
 import torch
-from PIL import Image
 
 from mill.api.errors import CannotServe
 from mill.api.message import AUDIO, IMAGE, VIDEO, Media, Message
@@ -49,6 +48,7 @@ from tests.models.hf.plain_multimodal import (
     small_networks,
     write_film,
 )
+from tests.models.media.test_decode import encoded
 from tests.plans import prepare
 from tests.vlm import AUDIO_RATE, AUDIO_WINDOW_S, MAKERS
 
@@ -67,12 +67,6 @@ WATCHING = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
     with small_networks():
         yield Zoo(tmp_path_factory.mktemp("zoo"))
-
-
-def image_bytes(image: Image.Image, form: str, **options: Any) -> bytes:
-    out = io.BytesIO()
-    image.save(out, form, **options)
-    return out.getvalue()
 
 
 def wav(samples: np.ndarray, rate: int) -> bytes:
@@ -329,7 +323,7 @@ def test_audio_longer_than_the_model_takes_is_an_error_and_never_truncated(zoo: 
 
 def bad_images(folder: Path) -> dict[str, Media]:
     """By what the error must contain."""
-    (folder / "cut.jpg").write_bytes(image_bytes(make_image(1, 200, 200), "JPEG")[:900])
+    (folder / "cut.jpg").write_bytes(encoded(make_image(1, 200, 200), "JPEG")[:900])
     (folder / "empty.png").write_bytes(b"")
     (folder / "words.png").write_text("no picture at all")
     names = ("cut.jpg", "empty.png", "words.png", "missing.png")
@@ -428,14 +422,13 @@ def test_a_sampled_answer_to_an_image_does_not_depend_on_its_batch(zoo: Zoo) -> 
     assert together != [zoo.plain("llava").answer(parts) for parts in cases("llava")]
 
 
-@pytest.mark.parametrize("name", ["llava"])
-def test_half_precision_takes_media(zoo: Zoo, name: str) -> None:
-    model = opened(zoo.folder(name), dtype="bfloat16", batch_size=2)
-    answers = model.loglikelihood([scored(parts, " a cat") for parts in cases(name)])
+def test_half_precision_takes_media(zoo: Zoo) -> None:
+    model = opened(zoo.folder("llava"), dtype="bfloat16", batch_size=2)
+    answers = model.loglikelihood([scored(parts, " a cat") for parts in cases("llava")])
     assert [answer.error for answer in answers] == [None] * 4
-    exact = zoo.scores(name)[CONTINUATIONS.index(" a cat") :: len(CONTINUATIONS)]
+    exact = zoo.scores("llava")[CONTINUATIONS.index(" a cat") :: len(CONTINUATIONS)]
     assert [answer.score for answer in answers] == pytest.approx([score for score, _, _ in exact], rel=0.1)
-    assert all(answer.error is None for answer in model.generate_until([asked(parts) for parts in cases(name)]))
+    assert all(answer.error is None for answer in model.generate_until([asked(parts) for parts in cases("llava")]))
 
 
 @pytest.fixture

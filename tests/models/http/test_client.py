@@ -19,7 +19,6 @@ import pytest
 from mill.models.http import failures, policy
 from mill.models.http.client import Client
 from mill.models.http.failures import Failure, read_events
-from mill.models.http.policy import ConcurrencyLimiter, counted_calls
 from mill.models.openai_compat.answers import StreamedAnswer
 from tests.launching import environment
 from tests.servers import Fault, FaultServer, chunked, cut, events, free_port, garbage, post_all, results, stall, status
@@ -55,22 +54,6 @@ def test_a_permanent_failure_is_not_retried(code: int) -> None:
         assert isinstance(result, Failure)
         assert str(result).startswith(f"HTTP {code}: not so")
         assert len(server.calls) == 1
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of a client, each of which is over at once."""
-    made: list[float] = []
-    sleep, now, counter = asyncio.sleep, ConcurrencyLimiter._now, time.perf_counter
-
-    async def skip(seconds: float, *_: Any) -> None:
-        made.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", skip)
-    monkeypatch.setattr(ConcurrencyLimiter, "_now", lambda limiter: now(limiter) + sum(made))
-    monkeypatch.setattr(time, "perf_counter", lambda: counter() + sum(made))
-    return made
 
 
 def test_retry_after_is_read_as_seconds_or_as_a_date() -> None:
@@ -267,20 +250,6 @@ def test_a_client_error_in_a_stream_is_not_retried() -> None:
         with FaultServer(lambda *_, line=line: events(line)) as server:
             assert isinstance(stream(server), Failure)
             assert len(server.calls) == calls
-
-
-def test_latency_includes_retries_and_pauses(pauses: list[float]) -> None:
-    """The latency that a user observes."""
-    with FaultServer(once(status(429, Retry_After="50"))) as server:
-        caller = Client(server.url, timeout=1e6)
-
-        async def work(_: int) -> Any:
-            with counted_calls() as calls:
-                return await caller.post("/ask", {}), calls
-
-        ((_, (reply, calls)),) = caller.run_all([0], work)
-    assert calls.retries == 1
-    assert 49 < sum(pauses) <= reply.seconds == calls.seconds
 
 
 INTERRUPTED = """

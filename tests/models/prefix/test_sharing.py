@@ -135,11 +135,6 @@ def shared(answers: list[Response] | NotShared) -> list[Response]:
     return answers
 
 
-def score_of(answer: Response) -> float:
-    assert answer.score is not None, answer
-    return answer.score
-
-
 def test_each_distinct_token_is_computed_once(zoo: Any) -> None:
     model = opened(zoo("llama"))
     chance = random.Random(0)

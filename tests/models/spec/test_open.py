@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mill.api import registry
-from mill.api.errors import MillError, MissingPackage, SpecError, UnknownName
+from mill.api.errors import MillError, SpecError, UnknownName
 from mill.api.model import MillModel
 from mill.api.registry import models
 from mill.models.spec.open import load_model_from_file, open_model, resolve_spec
@@ -101,19 +100,6 @@ def write(folder: Path, text: str) -> Path:
 
 
 # Names.
-
-
-@pytest.mark.parametrize("name", SEED_NAMES)
-def test_every_name_of_the_documentation_is_known(name: str) -> None:
-    assert name in models
-
-
-def test_a_missing_package_is_refused_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"mlx_lm": None}
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: found.get(module, ModuleSpec(module, None)))
-    with pytest.raises(MissingPackage) as raised:
-        open_model("mlx-lm[path=a]")
-    assert str(raised.value) == 'the backend mlx-lm needs the package mlx_lm: pip install -e ".[mlx]"'
 
 
 @pytest.mark.parametrize(
@@ -243,12 +229,6 @@ def test_the_commands_batch_size_applies_if_the_spec_gives_none() -> None:
 
 
 # Config files.
-
-
-def test_a_config_file_gives_its_model_dict(tmp_path: Path) -> None:
-    path = write(tmp_path, 'size = 4\nmodel = {"type": "typed", "path": "a", "batch_size": size}\n')
-    assert load_model_from_file(path) == {"type": "typed", "path": "a", "batch_size": 4}
-    assert load_model_from_file(str(path)) == {"type": "typed", "path": "a", "batch_size": 4}
 
 
 def test_what_is_given_inline_wins_over_the_config_file(tmp_path: Path) -> None:
