@@ -32,7 +32,7 @@ COMPLETION_TOKENS = completion(
         "top_logprobs": [{" Paris": -0.25, " the": -2.0}, {".": -1.5, ",": -1.75}],
     },
 )
-_MESSAGE = {"role": "assistant", "content": "Paris", "refusal": None, "tool_calls": []}
+_MESSAGE: dict[str, Any] = {"role": "assistant", "content": "Paris", "refusal": None, "tool_calls": []}
 CHAT = {**completion(USAGE, message=_MESSAGE, logprobs=None, finish_reason="stop"), "object": "chat.completion"}
 _ENTRY = {**token(7042, "Paris", -0.25), "top_logprobs": [token(7042, "Paris", -0.25), token(1, "The", -2.5)]}
 CHAT_TOKENS: dict[str, Any] = {**CHAT, "choices": [{**CHAT["choices"][0], "logprobs": {"content": [_ENTRY]}}]}
