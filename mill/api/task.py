@@ -114,7 +114,9 @@ class RenderSettings:
             read_tags(self.reasoning_tags)
 
     def served(self, request: Request) -> Request:
-        """A request with what the run says about reasoning, among its options: it is part of the request's key."""
+        """A request with the repeats of the run, and with what it says about reasoning among its options: that is part of
+        the request's key."""
+        request = replace(request, repeats=self.repeats) if request.repeats == 1 < self.repeats else request
         more: dict[str, Any] = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
         more |= {"chat_template_kwargs": dict(self.chat_template_kwargs)} if self.chat_template_kwargs else {}
         if self.reasoning_tags is not None and request.kind in (GENERATE, MULTI_ROUND):

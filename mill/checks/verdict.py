@@ -46,8 +46,10 @@ def verdict(variant: Variant) -> str:
     diverged = bool(variant.counts.get("diverged"))
     if not findings and diverged:
         return f"{DIFFERENT}: {'; '.join(texts)}; without gold answers or log-probabilities, whether worse is unknown"
+    if not findings and "match_rate" not in variant.metrics:
+        return f"{UNDECIDED}: {'; '.join(texts) or 'nothing could be compared'}"
     if not findings:
-        return f"{UNCHANGED} within noise: {'; '.join(texts)}" if texts else f"{UNDECIDED}: nothing could be compared"
+        return f"{UNCHANGED} within noise: {'; '.join(texts)}"
     first = [finding.text for finding in findings if finding.status == status]
     rest = [finding.text for finding in findings if finding.status != status]
     tested = f"{_HEADS.get(status, status)}: {'; '.join([*first, *rest])}"

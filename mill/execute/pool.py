@@ -60,7 +60,8 @@ class Pool(ExecutorBackend):
 
     def stream(self, kind: str, requests: Sequence[Request], context: StreamContext) -> Generator[Completed, None, None]:
         self._meter = context.meter
-        work = WorkQueue(requests, len(self.workers), self._canary or context.recorded)
+        canary = self._canary or context.recorded
+        work = WorkQueue(requests, len(self.workers), canary, in_order=context.meter is not None)
         self._threads = []
         for worker in self.workers:
             arguments = (self._work, worker, kind, work)
@@ -155,6 +156,7 @@ class Pool(ExecutorBackend):
 
 
 SHARE = 0.7  # of an equal split, in the next chunk
+SMALL_CHUNK = 32  # requests, with a budget
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -162,14 +164,18 @@ class WorkQueue:
     """Large chunks first and smaller ones towards the end, so that all workers finish together.
 
     Requests with the same media or a shared prefix are adjacent, and those with the same context are never split: a server
-    computes what they share once. Thread-safe.
+    computes what they share once. With a budget they are taken `in_order`, in small chunks: what it reaches are the first
+    samples, or a smaller random draw. Thread-safe.
     """
 
-    def __init__(self, requests: Sequence[Request], workers: int, canary: Request | None = None) -> None:
+    def __init__(
+        self, requests: Sequence[Request], workers: int, canary: Request | None = None, *, in_order: bool = False
+    ) -> None:
         groups: dict[Context, list[Request]] = {}
         for request in requests:
             groups.setdefault(request.context, []).append(request)
-        ordered = sorted(groups.values(), key=lambda group: group[0].prefix_order)
+        self._in_order = in_order
+        ordered = [*groups.values()] if in_order else sorted(groups.values(), key=lambda group: group[0].prefix_order)
         self._untaken = deque((group, sum(map(_cost, group))) for group in ordered)
         self._left = sum(cost for _, cost in self._untaken)
         self._smallest = self._left / (8 * workers) if workers > 1 else self._left
@@ -257,7 +263,7 @@ class WorkQueue:
         wanted = max(self._smallest, SHARE * self._left / self._workers)
         chunk: list[Request] = []
         taken = 0.0
-        while self._untaken and (not chunk or taken < wanted):
+        while self._untaken and (not chunk or (len(chunk) < SMALL_CHUNK if self._in_order else taken < wanted)):
             group, cost = self._untaken.popleft()
             chunk += group
             taken += cost

@@ -62,7 +62,7 @@ def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]
     except MillError as error:  # the server was up when the run was planned
         raise ServerGone(str(error)) from error
     if portable_identity(model) != identity:
-        raise ModelError(f"a worker finds another model under {spec.backend} than the command does")
+        raise ModelError(f"{' '.join(addresses_of(spec))} serves another model than the one that the run was planned with")
     return model
 
 

@@ -127,7 +127,8 @@ def group_name(group: Mapping[str, Any]) -> str:
 
 
 def _rate(group: Mapping[str, Any], name: str) -> float | None:
-    return group[name][0] if name in group else None
+    value = group[name][0] if name in group else None
+    return None if value is None else float(value)  # NaN is a text in the file
 
 
 def details(variant: Variant) -> list[str]:

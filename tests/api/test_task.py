@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mill.api.errors import MillError
+from mill.api.request import GENERATE, Request
 from mill.api.task import RenderSettings
 from mill.support.validate import convert
 
@@ -21,6 +23,12 @@ def test_a_seed_in_gen_kwargs_overrides_the_runs_seed() -> None:
 def test_gen_kwargs_override_the_task_under_any_alias() -> None:
     options = RenderSettings(gen_kwargs={"max_tokens": 5, "stop": ["b"]}).options(max_gen_toks=100, until=["a"])
     assert (options["max_gen_toks"], options["until"]) == (5, ("b",))
+
+
+def test_repeats_are_those_of_the_run_where_a_task_gives_none() -> None:
+    request = Request(GENERATE, "q")
+    assert [RenderSettings(repeats=3).served(one).repeats for one in (request, replace(request, repeats=5))] == [3, 5]
+    assert RenderSettings().served(request) is request
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -40,6 +40,7 @@ def ratio(value: float, low: float, high: float) -> dict[str, Estimate]:
         ),
         (compared(0, 0, 400, unmeasured={"kl_mean": "2 of 9 texts"}), "worse: 2 of 9 texts"),
         (Variant("b"), "inconclusive: nothing could be compared"),
+        (Variant("b", counts={"samples": 6, "both_empty": 6}), "inconclusive: 6 answers are empty on both sides"),
     ],
 )
 def test_the_start_of_the_verdict(variant: Variant, start: str) -> None:

@@ -14,7 +14,7 @@ from mill.api.model import MillModel, StreamContext
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
 from mill.execute import pool as pool_module
-from mill.execute.pool import Pool
+from mill.execute.pool import SMALL_CHUNK, Pool
 from mill.execute.workers import portable_identity
 from mill.models.spec.open import open_model
 from tests.waiting import DEADLINE_S, until
@@ -292,6 +292,24 @@ def test_the_meter_is_asked_before_each_request_and_what_has_no_room_stays_open(
     meter: Any = Meter()
     assert len(read_all(Pool(Servers().open, 2), make_requests(60), StreamContext(meter))) == 10
     assert 11 <= meter.asked <= 12, "each of two workers is refused once, at most"
+
+
+def test_what_a_budget_reaches_are_the_first_requests() -> None:
+    """In the order in which they are given, also where their prompts are in another."""
+
+    class Meter:
+        left, lock = 150, threading.Lock()
+
+        def room(self, request: Request) -> bool:
+            with self.lock:
+                self.left -= 1
+                return self.left >= 0
+
+    meter: Any = Meter()
+    requests = make_requests(1000)[::-1]
+    answered = read_all(Pool(Servers().open, 2), requests, StreamContext(meter))
+    assert len(answered) == 150
+    assert set(answered) < {request.text for request in requests[: 150 + 2 * SMALL_CHUNK]}
 
 
 def test_the_portable_identity_is_the_same_on_every_server() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
 from mill.checks.glossary import METRICS, format_value
-from mill.checks.result import Check, Variant
+from mill.checks.result import Check, Variant, read_check
 from mill.metrics.estimate import around
 from mill.metrics.paired import rate
 from mill.report.checks import details, print_check
@@ -141,3 +143,12 @@ def test_several_tasks_have_a_table_with_those_that_changed_most_first(capsys: p
     assert table[0] == ["other", "/", "law", "10", "100.0", "%", "20.0", "%", "100.0", "%", "20.0", "%"]
     assert table[1] == ["same", "10", "100.0", "%", "0.00", "%", "-", "-"]
     assert "| other / law | 10 | 100.0 % | 20.0 % | 100.0 % | 20.0 % |" in summary_markdown(check)
+
+
+def test_a_score_that_is_no_number_is_shown(tmp_path: Path) -> None:
+    """The file of a check has it as a text."""
+    check = made("b")
+    numbers = {"match_rate": (0.9, 0.5, 1.0, 10), "score_baseline": (math.nan, None, None, 0), "score": (2.5, 2.0, 3.0, 10)}
+    check.variants[0].groups = [{"task": name, "category": name, "n": 10, **numbers} for name in ("one", "two")]
+    read = read_check(check.save(tmp_path))
+    assert "| one | 10 | 90.0 % | - | NaN | 2.500 |" in summary_markdown(read)

@@ -119,8 +119,11 @@ class ServerPolicy:
                 if failure.unreachable:
                     await self._connection_failed()
                 limit = TIMEOUT_ATTEMPTS if failure.kind == "timeout" else ATTEMPTS
-                limit = THROTTLED_ATTEMPTS if failure.throttled else limit
+                alone = self._context.outage_patience_s > 0  # else other servers take over what this one refuses
+                limit = THROTTLED_ATTEMPTS if failure.throttled and alone else limit
                 tries[limit] += 1  # each kind of failure has its own count
+                if failure.throttled and not alone and tries[limit] >= limit:
+                    raise ServerBroken(str(failure)) from failure
                 if not failure.transient or tries[limit] >= limit:
                     raise
                 if failure.throttled:

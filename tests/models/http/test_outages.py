@@ -216,6 +216,16 @@ def test_one_failing_server_of_several_causes_no_errors(tmp_path: Path) -> None:
     assert len(bad.received) > 6 and len(recorded(tmp_path)) == 40
 
 
+def test_a_server_that_refuses_calls_leaves_its_requests_to_others(tmp_path: Path) -> None:
+    """Alone it would get each of them two dozen times."""
+    busy = FailingServer(status(429, "slow down", Retry_After="0"), good=3)
+    with FaultServer(answer) as first, FaultServer(busy) as second:
+        both = toy(tmp_path, "toy_gen", "--base_url", f"{first.url},{second.url}", model="openai-compat[model=m]")
+        code, stderr = run(both)
+    assert code == 0 and "a server was lost (HTTP 429: slow down); the others continue" in stderr, stderr
+    assert len(recorded(tmp_path)) == 40 and len(second.calls) < 200
+
+
 def test_a_server_that_does_not_return_ends_the_stream_without_errors(restarting: Any) -> None:
     with pytest.raises(ServerGone, match="cannot reach"):
         send_prompts(restarting(lambda prompt, times: prompt == "q 07", returns=None).url, patience=0.5)
