@@ -22,6 +22,7 @@ from mill.api.model import MillModel, StreamContext, run_requests
 from mill.api.request import Request
 from mill.api.response import Response
 from mill.execute.executor import ExecutorBackend
+from mill.support.processes import next_of
 from mill.support.terminal import describe, warn
 
 POLL_S = 0.2
@@ -68,7 +69,7 @@ class Pool(ExecutorBackend):
             self._threads.append(threading.Thread(target=contextvars.copy_context().run, args=arguments, daemon=True))
             self._threads[-1].start()
         try:
-            while (result := work.results.get()) is not None:
+            while (result := next_of(work.results)) is not None:
                 if isinstance(result, MillError):
                     raise result
                 yield result

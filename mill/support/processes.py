@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextvars
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+WAKE_S = 1.0  # the longest wait in which an interrupt may go unseen
 
 
 class Background(Generic[T]):
@@ -44,6 +46,13 @@ class Background(Generic[T]):
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def next_of(results: queue.SimpleQueue[T]) -> T:
+    """What comes next. An interrupt in the instant before a wait does not end it, so that waits are short."""
+    while True:
+        with suppress(queue.Empty):
+            return results.get(timeout=WAKE_S)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from mill.models.http.failures import BODY_CAP, Failure, parsed, raise_reported, read_events, read_json, refuse_status
 from mill.models.http.policy import ServerPolicy
+from mill.support.processes import next_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -223,7 +224,7 @@ def stream_results(start: Callable[[Callable[[T], None]], Coroutine[Any, Any, No
 
     threading.Thread(target=contextvars.copy_context().run, args=(run,), name="mill-http", daemon=True).start()
     try:
-        while (result := results.get()) is not ended:
+        while (result := next_of(results)) is not ended:
             yield result
         if errors:
             raise errors[0]
