@@ -325,14 +325,9 @@ def write_or_print(listing: Listing, form: str, out: str | None, counted: str) -
         listing.print(form)
 
 
-_FORMULA = re.compile(r"[=+@\t\r]|-(?![\d.\s]|$)")
-
-
 def _cell(value: Any) -> Any:
-    """A value in CSV; the items of a list are separated by commas. A text that a spreadsheet would compute begins with an
-    apostrophe."""
-    value = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    """A value in CSV; the items of a list are separated by commas."""
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _escaped(text: str) -> str:

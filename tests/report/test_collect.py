@@ -48,12 +48,6 @@ def test_n_counts_scored_samples_and_failed_the_others(
     assert line.split()[-2:] == ["5/8", "1"]
 
 
-def test_a_spreadsheet_computes_nothing(evaluate: Evaluate, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate("path==2+5")
-    (row,) = csv.DictReader(io.StringIO(printed(capsys, "--format", "csv")))
-    assert row["model"] == "'=2+5"
-
-
 def test_runs_of_one_model_are_distinguished_by_their_arguments(
     evaluate: Evaluate, capsys: pytest.CaptureFixture[str]
 ) -> None:
