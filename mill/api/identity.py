@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _OWN = "mill"  # the package: its version is recorded by itself
 _NOT_STATE = {
-    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens",
+    "arguments", "made_with", "_source", "batch_size", "max_batch_tokens", "engine", "engines",
 }  # fmt: skip
 _STARTED = time.time()
 _WEIGHTS = "weights in "

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from mill.api.batching import BatchLimits, Completed, Hook, Unit, as_response, free_memory, run_batches
 from mill.api.budget import CallMeter, Price
+from mill.api.engine import Engine
 from mill.api.errors import CannotServe, FastPathFailed, MillError, ModelError
 from mill.api.identity import Made, bound_arguments, plain_arguments, read_source
 from mill.api.registry import source_digest
@@ -126,12 +127,17 @@ class MillModel(ABC):
     no_logprobs: str = ""
     """Why a server returns no log-probabilities of a prompt, where others of its kind do."""
     startup: Preparation | None = None
+    engine: Engine = Engine()
+    """What gives the answers now. That of a server is read when it is `ready`, and again when it was away."""
+    engines: dict[str, Engine]
+    """All known ones that have answered, by id."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Any:
         """Keeps the arguments, which identify a model that is made in Python."""
         model = super().__new__(cls)
         model.made_with = Made(bound_arguments(cls, arguments, named))
         model.arguments = plain_arguments(model.made_with.given)
+        model.engines = {}
         return model
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -142,6 +148,12 @@ class MillModel(ABC):
     @abstractmethod
     def model_name(self) -> str:
         """The model's name in tables and folders."""
+
+    def use_engine(self, engine: Engine) -> None:
+        """This is what answers from now on."""
+        self.engine = engine
+        if engine.id:
+            self.engines[engine.id] = engine
 
     # Hooks of a backend.
 
@@ -314,9 +326,11 @@ def run_requests(
 
     A backend that overrides a public method, such as `generate_until`, is called through it.
     """
-    if getattr(type(model), kind) is not getattr(MillModel, kind):
-        return (pair for pair in zip(requests, _overridden(model, kind, requests), strict=True))
-    return _stream(model, kind, requests, context or StreamContext())
+    overrides = getattr(type(model), kind) is not getattr(MillModel, kind)
+    with closing(_stream(model, kind, requests, context or StreamContext())) as stream:
+        for request, response in zip(requests, _overridden(model, kind, requests), strict=True) if overrides else stream:
+            response.engine = model.engine.id or None
+            yield request, response
 
 
 def _stream(

@@ -52,6 +52,7 @@ class Response:
     `tokens` are those of a generated answer or of a scored continuation, where they were requested and the engine gives
     them. `distribution` holds, for a continuation scored with `logprobs: "all"`, the log-probabilities of the whole
     vocabulary before each of its tokens: an array as the backend gives it, the name of its file once it is recorded.
+    `engine` is the id of what gave the answer (see `mill.api.engine`); `system_fingerprint` and `provider` came with it.
     `first_token_s` is of streamed answers. `retries` counts the calls to a server that had to be made again, the last for
     `retry_reason`; their time and pauses are in `seconds`.
     """
@@ -77,6 +78,9 @@ class Response:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_results: tuple[ToolResult, ...] = ()
     distribution: Any = field(default=None, compare=False, repr=False)
+    engine: str | None = field(default=None, compare=False)
+    system_fingerprint: str | None = field(default=None, compare=False)
+    provider: str | None = field(default=None, compare=False)
 
     @property
     def failed(self) -> bool:

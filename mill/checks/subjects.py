@@ -84,6 +84,7 @@ def check_config(options: CheckOptions, selection: Selection, *, top_logprobs: i
         settings=options.render_settings(gen_kwargs=gen_kwargs),
         samples=SampleChoice(limit=options.limit, sample=options.sample, decide=claim),
         fresh=options.fresh,
+        reuse=options.reuse,
         wait=options.wait,
         chat=options.chat,
         steered=claim is not None,
@@ -166,10 +167,9 @@ class CompletedRun:
     def _recorded_earlier(self) -> list[str]:
         """A server may answer differently by now, so answers that it gave to an earlier run are reported."""
         tally = self.outcome.tally
-        if not tally.known or self.subject.model.accelerators:
+        if not self.outcome.reused or not self.subject.model.is_server:
             return []
-        n = tally.known + tally.computed
-        return [f"{tally.known} of {n} answers are from an earlier run; --fresh sends the requests again"]
+        return [f"{tally.known} of {tally.known + tally.computed} answers are from an earlier run: {self.outcome.reused}"]
 
 
 def open_subject(label: str, spec: Spec, config: CheckConfig) -> Subject:

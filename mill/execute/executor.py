@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Protocol
 
 from mill.api.batching import WINDOW, Completed
+from mill.api.engine import Engine
 from mill.api.errors import FastPathFailed, MillError, ModelBroken, ModelError
 from mill.api.model import TEXT_KINDS, ComputeDevice, HasPaths, MillModel, StreamContext, run_requests
 from mill.api.request import MULTI_ROUND, Request
@@ -242,6 +243,10 @@ class ExecutorBackend(ABC):
     def warnings(self) -> list[str]:
         """Warnings about how the scores were computed."""
 
+    @abstractmethod
+    def engines(self) -> dict[str, Engine]:
+        """All known engines that have answered, by id."""
+
     def execution_paths(self) -> dict[str, str]:
         """Which execution paths of the model computed the answers, by stage, as far as that is known."""
         return {}
@@ -290,6 +295,9 @@ class LocalBackend(ExecutorBackend):
 
     def warnings(self) -> list[str]:
         return self.model.warnings()
+
+    def engines(self) -> dict[str, Engine]:
+        return self.model.engines
 
     def execution_paths(self) -> dict[str, str]:
         return self.model.execution_paths() if isinstance(self.model, HasPaths) else {}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from mill.api.batching import Completed
 from mill.api.budget import CallMeter, most_output
+from mill.api.engine import Engine
 from mill.api.errors import MillError, ModelBroken, ModelError, ServerBroken, ServerGone
 from mill.api.message import Context
 from mill.api.model import MillModel, StreamContext, run_requests
@@ -144,6 +145,9 @@ class Pool(ExecutorBackend):
         """Those of the models, and how often a server was lost."""
         texts = dict.fromkeys(text for model in self._opened for text in model.warnings())
         return [*texts, *([f"servers that were lost and tried again: {self._losses}"] if self._losses else [])]
+
+    def engines(self) -> dict[str, Engine]:
+        return {name: engine for model in self._opened for name, engine in model.engines.items()}
 
     def close(self) -> None:
         """Wait briefly for the threads; one may still be waiting for its server."""

@@ -37,10 +37,9 @@ def make_backend(workers: int | None, spec: Spec, model: MillModel) -> ExecutorB
     specs = [at_address(spec, address) for address in addresses_of(spec)] or [spec]
     if len(specs) == 1:
         return LocalBackend(model)
-    identity = portable_identity(model)
 
     def open_worker(number: int) -> MillModel:
-        return open_replica(specs[number % len(specs)], model.batch_size, identity)
+        return open_replica(specs[number % len(specs)], model)
 
     return Pool(open_worker, workers or len(specs), meters_calls=model.meters_calls)
 
@@ -52,17 +51,23 @@ def check_servers(spec: Spec, model: MillModel, wait: float) -> None:
         other.ready(wait)
         if portable_identity(other) != portable_identity(model):
             raise SpecError(f"{address} does not serve the same model as {addresses_of(spec)[0]}")
+        if changed := model.engine.differs(other.engine):
+            raise SpecError(f"{address} is another build than {addresses_of(spec)[0]}: {changed}")
+        model.engines |= other.engines
 
 
-def open_replica(spec: Spec, batch_size: int | None, identity: Mapping[str, Any]) -> MillModel:
-    """A worker's model, which must have this identity."""
-    model = open_model(spec, batch_size=batch_size)
+def open_replica(spec: Spec, planned: MillModel) -> MillModel:
+    """A worker's model, which must be the one that was planned with, and of the same build."""
+    model = open_model(spec, batch_size=planned.batch_size)
     try:
         model.ready(RETURN_S)
     except MillError as error:  # the server was up when the run was planned
         raise ServerGone(str(error)) from error
-    if portable_identity(model) != identity:
-        raise ModelError(f"{' '.join(addresses_of(spec))} serves another model than the one that the run was planned with")
+    where = " ".join(addresses_of(spec))
+    if portable_identity(model) != portable_identity(planned):
+        raise ModelError(f"{where} serves another model than the one that the run was planned with")
+    if changed := planned.engine.differs(model.engine):
+        raise ModelError(f"{where} is another build than the one that the run was planned with: {changed}")
     return model
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.batching import free_memory
+from mill.api.engine import local_engine
 from mill.api.errors import DataError, ModelError, SpecError, UnknownName
 from mill.api.message import IMAGE, Labels
 from mill.api.model import ModelCapabilities
@@ -54,6 +55,7 @@ class ClipModel(VisionModel):
         self._check_names()
         self.capabilities = ModelCapabilities({IMAGE, "text"}, max_context_length, kinds=frozenset({ZERO_SHOT}))
         self._loaded: tuple[Any, Any, Any] | None = None
+        self.use_engine(local_engine("open_clip_torch", "torch"))
         self._candidates: OrderedDict[str, tuple[Any, int]] = OrderedDict()
         self._warnings: list[str] = []
         if self._folder is None and pretrained is None:

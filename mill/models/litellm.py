@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from mill.api.budget import MILLION, Price
+from mill.api.engine import Engine
 from mill.api.errors import CannotServe, ModelError
 from mill.api.message import IMAGE
 from mill.api.model import TEXT_KINDS, ModelCapabilities
@@ -91,6 +92,9 @@ class LiteLLMModel(ServerModel):
         missing = litellm.validate_environment(self.model).get("missing_keys") or []
         if missing and not has_key:
             raise ModelError(f"{self.model} needs a key: set {' or '.join(missing)}, or pass api_key=...")
+
+    def _read_engine(self) -> Engine:
+        return Engine()  # what runs behind a provider's address is not known
 
     def _continues_answers(self) -> bool:
         try:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Unit, checked, run_batches
+from mill.api.engine import local_engine
 from mill.api.errors import ModelError
 from mill.api.model import ModelCapabilities, StreamContext
 from mill.api.request import ALL, GENERATE, LOGLIKELIHOOD, MULTI_ROUND, Request, tags_of
@@ -52,6 +53,7 @@ class MlxModel(TokenModel):
             top_logprobs=None,
         )
         self._loaded: tuple[Any, Any] | None = None
+        self.use_engine(local_engine("mlx-lm", "mlx"))
         self._cached: tuple[Any, list[int]] | None = None  # the KV cache of the last prompt and its ids
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.batching import free_memory
+from mill.api.engine import local_engine
 from mill.api.errors import CannotServe, ModelError, UnknownName
 from mill.api.message import IMAGE
 from mill.api.model import ModelCapabilities
@@ -43,6 +44,7 @@ class TimmModel(VisionModel):
             raise ModelError(f"checkpoint {checkpoint} does not exist")
         self.capabilities = ModelCapabilities({IMAGE}, kinds=frozenset({CLASSIFY}))
         self._model: Any = None
+        self.use_engine(local_engine("timm", "torch"))
 
     @property
     def model_name(self) -> str:

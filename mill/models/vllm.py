@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from mill.api.batching import BatchLimits, Completed, Unit, checked, free_memory, run_batches
+from mill.api.engine import local_engine
 from mill.api.errors import ModelError, SpecError
 from mill.api.message import VIDEO
 from mill.api.model import ModelCapabilities, StreamContext, cannot_serve
@@ -37,7 +39,14 @@ from mill.models.tokens.reasoning import (
 from mill.models.tokens.rows import Row, row_units, span_response
 from mill.models.tokens.scores import requested_top_logprobs
 from mill.models.tokens.tokenizer import Prompt, Tokens, prompt_units, template_text
+from mill.support.secrets import is_secret
 from mill.support.terminal import describe
+
+
+def _environment() -> dict[str, str]:
+    """The variables that change how vLLM computes."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("VLLM_") and not is_secret(name)}
+
 
 SAMPLED_LOGPROBS = 20  # vLLM's default maximum for a token
 MAX_BATCH = 512  # requests a call: enough for continuous batching, few enough to record responses early
@@ -73,7 +82,7 @@ class VLLMModel(TokenModel):
         self.files = ModelFiles(locate(path, revision), trust_remote_code=trust_remote_code, modalities=modalities)
         self.batch_size, self.use_chat_template, self.add_bos_token = batch_size, use_chat_template, add_bos_token
         self.accelerators, self.video_frames = tensor_parallel_size, video_frames
-        self.engine = {
+        self.engine_arguments = {
             "dtype": dtype,
             "gpu_memory_utilization": gpu_memory_utilization,
             "tensor_parallel_size": tensor_parallel_size,
@@ -81,6 +90,7 @@ class VLLMModel(TokenModel):
             **engine,
         }
         self._llm: Any = None
+        self.use_engine(local_engine("vllm", "torch", environment=_environment()))
         self._reasons = False
         """Whether an answer began with reasoning: stop strings are then applied here, to the answer alone."""
 
@@ -89,7 +99,7 @@ class VLLMModel(TokenModel):
         return self.files.source.name
 
     def identity(self) -> dict[str, Any]:
-        engine = {name: value for name, value in self.engine.items() if name != "gpu_memory_utilization"}
+        engine = {name: value for name, value in self.engine_arguments.items() if name != "gpu_memory_utilization"}
         return {
             "backend": "vllm",
             "weights": self.files.fingerprint(),
@@ -101,7 +111,7 @@ class VLLMModel(TokenModel):
 
     @cached_property
     def capabilities(self) -> ModelCapabilities:  # type: ignore[override]
-        window = self.engine["max_model_len"]
+        window = self.engine_arguments["max_model_len"]
         return ModelCapabilities(
             self.files.modalities,
             window,
@@ -117,7 +127,11 @@ class VLLMModel(TokenModel):
         if self._llm is None:
             from vllm import LLM
 
-            arguments = {**self.files.source.arguments(), **self.engine, "trust_remote_code": self.files.trust_remote_code}
+            arguments = {
+                **self.files.source.arguments(),
+                **self.engine_arguments,
+                "trust_remote_code": self.files.trust_remote_code,
+            }
             try:
                 self._llm = LLM(model=arguments.pop("pretrained_model_name_or_path"), disable_log_stats=True, **arguments)
             except Exception as error:  # vLLM raises many kinds, and logs the reason above

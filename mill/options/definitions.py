@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from mill.api.budget import BudgetLimits
+from mill.api.engine import BUILD, EVERY, INSTANCE, SAME, Reuse
 from mill.api.errors import SpecError
 from mill.api.request import LARGEST_SEED, NUMBER_OPTIONS, option_name, read_tags
 from mill.api.request import check_options as check_decoding
@@ -213,12 +214,20 @@ class RunOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = None
     wait: Annotated[float, Meta(ge=0, description="Seconds to wait for a server to start.")] = 0.0
     fresh: Annotated[bool, Meta(description="Recompute everything into a new run; reuse no recorded answers.")] = False
+    reuse_engines: Annotated[
+        bool, Meta(description="Reuse recorded answers of other versions or builds of the engine, too.")
+    ] = False
     quiet: Annotated[bool, Meta(description="Show no progress.")] = False
 
     def __post_init__(self) -> None:
         refuse_unused_image(self.sandbox, self.sandbox_image)
         if self.alpha != ALPHA and self.decide is None:
             raise SpecError("--alpha has no effect without --decide")
+
+    @property
+    def reuse(self) -> Reuse:
+        """Which recorded answers are not asked for again."""
+        return Reuse(EVERY if self.reuse_engines else BUILD)
 
     @property
     def decoding(self) -> dict[str, Any]:
@@ -425,6 +434,7 @@ class EvalOptions(RunOptions, kw_only=True, frozen=True):
             settings=self.settings,
             samples=self.samples,
             fresh=self.fresh,
+            reuse=self.reuse,
             batch_size=None if self.batch_size == AUTO else int(self.batch_size),
             wait=self.wait,
             exact=self.exact,
@@ -469,10 +479,30 @@ class CheckOptions(RunOptions, kw_only=True, frozen=True):
         str | None,
         Meta(description='Rules that the 95 % interval must show: "acc_drop<0.01". Exit code 3 or 5 if it does not.'),
     ] = None
+    reuse_for: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Meta(
+            description="With rules: how old answers of another start of the server may be (12h, 90m). Without it they are "
+            "asked for again.",
+            extra=hints(from_text=read_seconds, metavar="TIME", expected="a time above 0, such as 12h, 90m or 90"),
+        ),
+    ] = None
     strict: Annotated[bool, Meta(description="Count an inconclusive rule as broken.")] = False
     report: Annotated[
         bool, Meta(description="Write report.html beside the check. [default: on]", extra=hints(off="no_report"))
     ] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reuse_for and not (self.fail_on or self.require):
+            raise SpecError("--reuse_for has no effect without --fail_on or --require")
+
+    @property
+    def reuse(self) -> Reuse:
+        """A check compares builds, and one with rules judges what answers now."""
+        if self.reuse_engines:
+            return Reuse(EVERY)
+        return Reuse(INSTANCE if self.fail_on or self.require else SAME, within_s=self.reuse_for or 0.0)
 
 
 def merge(*sources: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.budget import BudgetLimits, Price, Prices
+from mill.api.engine import Reuse, reused_text
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
@@ -41,7 +42,7 @@ from mill.store.folder import MANIFEST, RunFolder
 from mill.store.record import Record
 from mill.store.samples import RunSample, prompt_requests, store_unnamed, write_samples
 from mill.store.schema import Decision
-from mill.store.session import BEAT_S, BUDGET_BEAT_S, SessionFile
+from mill.store.session import BEAT_S, BUDGET_BEAT_S, SessionFile, known_engines
 from mill.support.clocks import SCORING, WRITING, add_seconds, phase, take_seconds
 from mill.support.processes import deferred_interrupt
 from mill.support.terminal import warn
@@ -73,6 +74,8 @@ class RunConfig:
     judge_price: Price | None = None
     steered: bool = False
     """Whether the caller takes the samples, part after part."""
+    reuse: Reuse = field(default_factory=Reuse)
+    """Which recorded answers are not asked for again; the plan adds what answers now."""
     condition: str = ""
     """What is measured, such as the number of requests in flight. Runs under a condition have their own folder and share no
     responses with other runs."""
@@ -311,6 +314,7 @@ class Run:
                 ended=ended,
                 warnings=backend.warnings(),
                 paths=backend.execution_paths(),
+                engines=backend.engines(),
                 device=backend.compute_device(),
                 timing=None if ended in FINISHED else self._timing(),
             )
@@ -357,6 +361,7 @@ class Run:
             spent=self.meter.spent_text(),
             precision=self.precision,
             decisions=self.decisions,
+            reused=reused_text(plan.record.reused, known_engines(plan.folder)),
         )
 
     def _judge(self, records: Mapping[str, list[RunSample]]) -> list[str]:

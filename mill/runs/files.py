@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mill import __version__
+from mill.api.engine import Engine
 from mill.api.model import ComputeDevice, MillModel, RendersPrompts
 from mill.api.request import Request
 from mill.api.task import RenderSettings
@@ -91,8 +92,15 @@ def update_manifest(session: SessionFile, plan: Plan, plans: Sequence[TaskPlan])
         **({"sandbox": label} if (label := sandbox_label([one.task for one in plans])) else {}),
         "versions": versions(),
     }
+    publish_engines(session, plan.model.engines)
     session.publish(MANIFEST, {TOP: {name: Entry(value) for name, value in top.items()}, "tasks": tasks, "sessions": {}})
     return covered
+
+
+def publish_engines(session: SessionFile, engines: Mapping[str, Engine]) -> None:
+    if engines:
+        entries = {name: Entry({"build": dict(one.build), "instance": dict(one.instance)}) for name, one in engines.items()}
+        session.publish(MANIFEST, {"engines": entries})
 
 
 def write_session(
@@ -102,6 +110,7 @@ def write_session(
     ended: str,
     warnings: Sequence[str] = (),
     paths: Mapping[str, str],
+    engines: Mapping[str, Engine],
     device: ComputeDevice | None = None,
     timing: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
@@ -123,6 +132,7 @@ def write_session(
         **({"device": asdict(device)} if device is not None else {}),
         **({"timing": _rounded(timing)} if timing is not None else {}),
     }
+    publish_engines(session, engines)
     session.publish(MANIFEST, {"sessions": {session.name: Entry(entry)}})
     return entry
 

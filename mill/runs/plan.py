@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mill.api.budget import Prices
+from mill.api.engine import INSTANCE, SAME
 from mill.api.errors import SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, Priced
@@ -133,7 +134,12 @@ def plan_record(spec: Spec, model: MillModel, options: RunConfig, judging: Judge
     # A run that was started fresh stays so when it is resumed: it never reuses responses of other runs.
     fresh = options.fresh or _was_fresh(folder)
     other_runs = [] if fresh or condition else folder.other_runs
-    record = Record(folder.path, other_runs, shareable=not condition, root=folder.root)
+    reuse = replace(options.reuse, now=frozenset(model.engines))
+    if reuse.rule == INSTANCE and not model.is_server:  # its process ends with the command
+        reuse = replace(reuse, rule=SAME)
+    if reuse.rule == INSTANCE:  # a copy of another run's answer would look as if it were given now
+        other_runs = []
+    record = Record(folder.path, other_runs, shareable=not condition, root=folder.root, reuse=reuse)
     if judging is not None and fresh:  # a fresh run is judged afresh
         judging = replace(judging, folder=folder.path / "judge", root=folder.root)
     return Plan(spec, model, (), identity, folder, record, options, fresh, judging=judging)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import mill.metrics  # noqa: F401  registers the built-in metrics
+from mill.api.engine import UNKNOWN, Engine, build_of
 from mill.api.errors import MillError, RunError
 from mill.api.registry import metrics, tasks
 from mill.api.task import Benchmark, Opaque, Task, Value
@@ -24,6 +26,7 @@ from mill.store.session import SessionFile, read_entries
 from mill.support.terminal import describe, warn
 
 MOST_LISTED = 20
+MOST_NAMED = 4
 UNCATEGORIZED = "(none)"
 _ATTEMPTS = 50
 
@@ -76,6 +79,25 @@ def count_flags(samples: Iterable[tuple[str | int, Iterable[str]]]) -> dict[str,
         for name in flags:
             found[name].add(sample)
     return {name: one for name, one in found.items() if one.n}
+
+
+def mixed_engines(samples: Iterable[RunSample], engines: Mapping[str, Engine]) -> list[str]:
+    """What is to be said where not all answers came of one build, one provider, and one state of a server."""
+    answers = [response for one in samples for repeat in one.responses for response in repeat]
+    labels = {build_of(name): engine.label for name, engine in engines.items()}
+    same = {label for label, count in Counter(labels.values()).items() if count > 1}
+    labels = {build: f"{label} ({build})" if label in same else label for build, label in labels.items()}
+    sources = {
+        "builds": [labels.get(build_of(one.engine or ""), UNKNOWN) for one in answers],
+        "providers": [one.provider for one in answers if one.provider],
+        "fingerprints of the system": [one.system_fingerprint for one in answers if one.system_fingerprint],
+    }
+    found = []
+    for what, names in sources.items():
+        counts = Counter(names)
+        shown = ", ".join(f"{name} ({count})" for name, count in counts.most_common(MOST_NAMED))
+        found += [f"answers of {len(counts)} {what}: {shown}"] if len(counts) > 1 else []
+    return found
 
 
 def stopped_text(limit: str, results: Sequence[TaskResult], *, staged: bool = False) -> str:

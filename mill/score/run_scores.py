@@ -23,10 +23,11 @@ from mill.metrics.estimate import Estimate
 from mill.plan.sampling import SampleGroup, is_random
 from mill.plan.task_plan import TaskPlan
 from mill.score.judging import judgement_warnings
-from mill.score.results import stopped_by_test, stopped_text, summarize, summarize_benchmarks, with_sequence
+from mill.score.results import mixed_engines, stopped_by_test, stopped_text, summarize, summarize_benchmarks, with_sequence
 from mill.store.folder import RunFolder
 from mill.store.samples import RunSample, from_state, score_sample
 from mill.store.schema import BenchmarkResult, Decision, Results, SampledData, TaskResult
+from mill.store.session import known_engines
 from mill.support.terminal import warn
 from mill.tasks import hooks
 from mill.tasks.load import Documents, added_folders, load_builtin, load_files, recorded_task, split_name
@@ -219,6 +220,7 @@ class RunScores:
         result = summarize(plan.task, scored, **how, partial=bool(self.stopped), judged=self.plan.judging is not None)
         ran = replace(plan, sampled=result.sampled)
         result.warnings = ran.warnings(result.n) + self._judge_warnings(plan.task, scored)
+        result.warnings += mixed_engines(scored, known_engines(self.plan.folder))
         if result.pending and result.n and result.sampled is None:
             result.warnings.append("the samples that ran are neither the first rows nor a random sample")
         if result.pending or result.not_judged:
@@ -263,6 +265,8 @@ class Outcome:
     """Tasks that could not be scored again, with the reason."""
     stopped: str = ""
     """At which budget the run stopped, and how many samples are done; empty where it came to its end."""
+    reused: str = ""
+    """How many recorded answers were not asked for again, how old they are and what gave them; empty where none was."""
     spent: str = ""
     """What the whole run has spent, where it has a budget."""
     decisions: Sequence[Decision] = ()

@@ -9,21 +9,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import msgspec
 
 from mill.api.batching import ANSWER_FIELD
+from mill.api.engine import ANY, Reuse, build_of
 from mill.api.errors import MillError, RunError
 from mill.api.request import Request
 from mill.api.response import Response, Token
 from mill.store.folder import mark_superseded
 from mill.store.sample_schema import RecordLine, read_response
-from mill.support.files import make_folder, open_regular, read_lines, unique_name, write_atomically
+from mill.support.files import make_folder, open_regular, read_lines, time_of, unique_name, write_atomically
 from mill.support.secrets import any_known, scrub
 from mill.support.terminal import utf8, warn
 from mill.support.validate import convert, parse_json
@@ -39,13 +43,22 @@ class Record:
     """The responses of one run. Also finds deterministic responses that other runs of the same model recorded."""
 
     def __init__(
-        self, folder: Path, other_runs: list[Path] | None = None, *, shareable: bool = True, root: Path | None = None
+        self,
+        folder: Path,
+        other_runs: list[Path] | None = None,
+        *,
+        shareable: bool = True,
+        root: Path | None = None,
+        reuse: Reuse = ANY,
     ) -> None:
-        """`shareable` says whether other runs of the same model may reuse responses of this record.
+        """`shareable` says whether other runs of the same model may reuse responses of this record, and `reuse` which
+        recorded ones stand for those that would be given now.
 
         `root` is the folder that the user named; nothing is written through links below it.
         """
         self.folder, self.shareable, self.root = folder / FOLDER, shareable, root or folder
+        self.reuse, self.reused = reuse, Counter[tuple[str, str]]()
+        """How many responses were reused, by the id of their engine and the file that has them."""
         self._own = Index(self.folder)
         self._shared = [index for run in other_runs or [] if (index := _readable(run / FOLDER))]
         self._handle: IO[bytes] | None = None
@@ -53,7 +66,7 @@ class Record:
 
     def get(self, request: Request) -> Response | None:
         """What `peek` finds; a response of another run is copied, so that this record is complete by itself."""
-        response = self.response(request.key)
+        response = self._from_this_run(request.key)
         if response is None:
             response = self._from_other_run(request)
             if response is not None:
@@ -62,7 +75,7 @@ class Record:
 
     def peek(self, request: Request) -> Response | None:
         """A response that this run recorded, or a deterministic one of another run. Errors are never reused."""
-        return self.response(request.key) or self._from_other_run(request)
+        return self._from_this_run(request.key) or self._from_other_run(request)
 
     def response(self, key: str) -> Response | None:
         """What this run recorded under a key; None where that is an error."""
@@ -71,16 +84,29 @@ class Record:
             return None
         return self._usable(self._own.response(line))
 
+    def _from_this_run(self, key: str) -> Response | None:
+        line = self._own.find(key)
+        if line is None or (line.name != self._name and not self._allows(line)):
+            return None
+        response = self.response(key)
+        if response is not None and line.name != self._name:
+            self.reused[line.engine, line.name] += 1
+        return response
+
+    def _allows(self, line: RecordOffset) -> bool:
+        return self.reuse.allows(line.engine, time_of(line.name))
+
     def _from_other_run(self, request: Request) -> Response | None:
         for index in self._shared if request.deterministic else ():
             line = index.find(request.key)
-            if line is not None and line.deterministic and not line.failed:
+            if line is not None and line.deterministic and not line.failed and self._allows(line):
                 try:
                     response = self._usable(index.response(line))
                 except RunError as error:  # this run computes it again
                     warn(f"a response of another run is not reused: {error}")
                     continue
                 if response is not None and not response.empty and response.distribution is None:
+                    self.reused[line.engine, line.name] += 1
                     return response
         return None
 
@@ -120,7 +146,8 @@ class Record:
             encoded = utf8(line)
             response = Response.from_dict(json.loads(encoded)["response"])
         offset = self._write(encoded)
-        self._own.add(key, self._name, offset, deterministic=deterministic, failed=response.failed)
+        added = RecordOffset(response.failed, self._name, offset, deterministic, response.engine or "")
+        self._own.add(key, added)
         self._own.skip(self._name, self._end)
         return response
 
@@ -264,23 +291,27 @@ def _scrub_token(token: Token) -> Token:
 
 
 class RecordOffset(NamedTuple):
-    """A line of a record. Of two lines with one key, the lesser wins."""
+    """A line of a record. Of two lines with one key and of one build, the lesser wins."""
 
     failed: bool
     name: str
     offset: int
     deterministic: bool
+    engine: str
 
 
 class Index:
-    """Reads the files of a folder once, and on `refresh` what was appended since. Where a key has several lines, a
-    response wins over an error, and the first file by name over the others: every reader gets the same response."""
+    """Reads the files of a folder once, and on `refresh` what was appended since. Where a key has several lines, those of
+    the build that answered last count: of them a response wins over an error, and the first file by name over the others.
+    So every reader gets the same response."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.names: dict[str, str] = {}  # of the files that have responses; each name is one object
         self._ends: dict[str, int] = {}
         self._offsets: dict[str, RecordOffset] = {}
+        self._several: dict[str, list[RecordOffset]] = {}
+        """All lines of the keys that have more than one."""
         self._handles: dict[str, IO[bytes]] = {}
         self.refresh()
 
@@ -296,15 +327,20 @@ class Index:
                 if head is None:
                     empty += 1
                     continue
-                key, deterministic, failed = head
-                self.add(key, file.name, offset, deterministic=deterministic, failed=failed)
+                key, deterministic, failed, engine = head
+                self.add(key, RecordOffset(failed, file.name, offset, deterministic, sys.intern(engine)))
             if empty:
                 warn(f"{file}: {empty} lines have no response of their kind; they are ignored and their requests sent again")
 
-    def add(self, key: str, name: str, offset: int, *, deterministic: bool, failed: bool) -> None:
+    def add(self, key: str, added: RecordOffset) -> None:
         """Add a line; also one that this process has written itself, so that `refresh` does not read it again."""
-        added = RecordOffset(failed, self.names.setdefault(name, name), offset, deterministic)
-        self._offsets[key] = min(added, self._offsets.get(key, added))
+        added = added._replace(name=self.names.setdefault(added.name, added.name))
+        known = self._offsets.setdefault(key, added)
+        if known is not added:
+            lines = self._several.setdefault(key, [known])
+            lines.append(added)
+            build = build_of(max(lines, key=itemgetter(1, 2)).engine)
+            self._offsets[key] = min(line for line in lines if build_of(line.engine) == build)
 
     def skip(self, name: str, end: int) -> None:
         """Mark a file as read up to `end`."""
@@ -347,8 +383,8 @@ class Index:
         except FileNotFoundError as error:
             raise RunError(f"cannot read {file}: {error.strerror}") from error
 
-    def _head(self, file: Path, line: bytes) -> tuple[str, bool, bool] | None:
-        """(key, deterministic, failed); None of a line without a response of its kind."""
+    def _head(self, file: Path, line: bytes) -> tuple[str, bool, bool, str] | None:
+        """(key, deterministic, failed, engine); None of a line without a response of its kind."""
         parsed: _Head | RecordLine
         try:
             parsed = _decode_head(line)
@@ -360,7 +396,7 @@ class Index:
         failed, field = parsed.response.error is not None, ANSWER_FIELD.get(parsed.kind)
         if not failed and (field is None or getattr(parsed.response, field) is None):
             return None
-        return parsed.key, parsed.deterministic, failed
+        return parsed.key, parsed.deterministic, failed, parsed.response.engine or ""
 
 
 class _Answers(msgspec.Struct):
@@ -368,6 +404,7 @@ class _Answers(msgspec.Struct):
     score: Any = None
     label: Any = None
     error: Any = None
+    engine: str | None = None
 
 
 class _Head(msgspec.Struct):

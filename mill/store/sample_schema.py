@@ -114,6 +114,9 @@ class ResponseEntry:
     tool_calls: list[ToolCallEntry] = field(default_factory=list)
     tool_results: list[ToolResultEntry] = field(default_factory=list)
     distribution: str | None = None
+    engine: str | None = None
+    system_fingerprint: str | None = None
+    provider: str | None = None
 
 
 @dataclass

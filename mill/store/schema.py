@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from msgspec import Meta
 
 from mill.api.budget import TokenUsage
+from mill.api.engine import Engine
 from mill.api.errors import RunError
 from mill.api.model import ComputeDevice
 from mill.execute.executor import Tally
@@ -125,6 +126,7 @@ class Manifest:
     fresh: bool = False
     condition: str = ""
     judge: str = ""
+    engines: dict[str, Engine] = field(default_factory=dict)
     id: str = ""
     """The same after the run was extended or its folder moved."""
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mill.api.budget import NO_TOKENS, TokenUsage
+from mill.api.engine import Engine
 from mill.api.errors import RunError
 from mill.execute.meter import MODEL, Amounts
 from mill.store.folder import MANIFEST, RunFolder
@@ -39,7 +40,7 @@ BEAT_S, BUDGET_BEAT_S = 5.0, 0.5  # between two writes; where a budget depends o
 SILENCE_S = 60.0  # of a process on another machine, before it counts as dead
 READ_S = 1.0  # between two looks at what others have spent
 TOP = ""  # the section of a file's top-level fields
-_MAPPINGS = ("tasks", "benchmarks", "decisions")
+_MAPPINGS = ("tasks", "benchmarks", "decisions", "engines")
 _LISTS = ("sessions",)  # of entries with an `id`, sorted by their `order`
 _POLL_S = 0.5
 _ATTEMPTS = 50
@@ -287,6 +288,11 @@ def read_entries(folder: RunFolder, file: str, section: str, kind: type[T]) -> d
         values[name] = convert(decode_floats(entry.value), kind, f"{section}.{name} in {source}", RunError)
     refuse_misnamed(values, f"{section} of {folder.path / file}")
     return values
+
+
+def known_engines(folder: RunFolder) -> dict[str, Engine]:
+    """What has answered in the sessions of a run, by id."""
+    return read_entries(folder, MANIFEST, "engines", Engine)
 
 
 def _whole(winning: Entries) -> dict[str, Any]:

@@ -3,6 +3,7 @@ file is written whole or not at all."""
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import hashlib
 import json
@@ -170,7 +171,16 @@ def _finite(data: Any) -> Any:
 
 def unique_name() -> str:
     """A file name that no other process uses, on any machine; it begins with the time."""
-    return f"{time.strftime('%Y%m%dT%H%M%S')}-{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
+    started = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    return f"{started}-{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def time_of(name: str) -> float:
+    """When a `unique_name` was made, in seconds since the epoch; 0 of another name."""
+    try:
+        return float(calendar.timegm(time.strptime(name[:15], "%Y%m%dT%H%M%S")))
+    except ValueError:
+        return 0.0
 
 
 def slug(text: str) -> str:

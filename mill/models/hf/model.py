@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.batching import Completed, free_memory
+from mill.api.engine import local_engine
 from mill.api.errors import ModelError, SpecError
 from mill.api.model import ComputeDevice, ModelCapabilities, StreamContext, cannot_serve
 from mill.api.request import LOGLIKELIHOOD, ROLLING, Request
@@ -84,6 +85,7 @@ class TransformersModel(TokenModel):
         self._padding = ""
         """Why rows are not padded."""
         self._device: ComputeDevice | None = None
+        self.use_engine(local_engine("transformers", "torch"))
 
     @property
     def model_name(self) -> str:

@@ -14,12 +14,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from mill.models.http.failures import BODY_CAP, Failure, parsed, raise_reported, read_events, read_json, refuse_status
+from mill.models.http.failures import (
+    BODY_CAP,
+    Failure,
+    parsed,
+    raise_reported,
+    read_body,
+    read_events,
+    read_json,
+    refuse_status,
+)
 from mill.models.http.policy import ServerPolicy
 
 T = TypeVar("T")
 R = TypeVar("R")
 PROBE_TIMEOUT_S = 3.0
+READ_ATTEMPTS = 2
 CANCEL_AGAIN_S = 0.5
 ENDS_S = 1.0  # how long a cancelled call is awaited at a time
 
@@ -102,6 +112,29 @@ class Client:
 
         (reply,) = stream_results(once)
         return reply
+
+    def read_all(self, paths: Sequence[str]) -> dict[str, bytes]:
+        """The bodies of those of these paths that the server has, as they are. Each is asked for again where it does not
+        answer, so that a busy server says the same as an idle one."""
+        import aiohttp
+
+        limit = aiohttp.ClientTimeout(total=min(PROBE_TIMEOUT_S, self.timeout))
+
+        async def read(path: str) -> bytes | None:
+            for _ in range(READ_ATTEMPTS):
+                try:
+                    async with (
+                        _as_failure(self.base_url, PROBE_TIMEOUT_S),
+                        self._session.get(self.base_url + path, timeout=limit, allow_redirects=False) as answer,
+                    ):
+                        await refuse_status(answer)
+                        return await read_body(answer, BODY_CAP)
+                except Failure as failure:
+                    if failure.kind not in ("connection", "cut", "timeout"):
+                        return None
+            return None
+
+        return {path: body for path, body in self.run_all(paths, read) if body is not None}
 
     async def post(self, path: str, body: Any, cap: int = BODY_CAP) -> Reply:
         return await self.guarded(lambda: self._once("POST", path, body, self.timeout, cap))

@@ -134,8 +134,12 @@ async def refuse_status(answer: Any) -> None:
 
 async def read_json(answer: Any, cap: int) -> Any:
     """The whole body, which is JSON or empty."""
-    raw = b"".join([chunk async for chunk in _chunks(answer, cap)]).removeprefix(b"\xef\xbb\xbf")
+    raw = await read_body(answer, cap)
     return parsed(raw, "the server's answer") if raw else None
+
+
+async def read_body(answer: Any, cap: int) -> bytes:
+    return b"".join([chunk async for chunk in _chunks(answer, cap)]).removeprefix(b"\xef\xbb\xbf")
 
 
 def parsed(raw: bytes, what: str) -> Any:

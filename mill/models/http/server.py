@@ -16,12 +16,14 @@ from typing import Any
 
 from mill.api.batching import Completed, as_response
 from mill.api.budget import BudgetReached, CallMeter
+from mill.api.engine import Engine
 from mill.api.errors import CannotServe, DataError, MillError, ModelError, ServerGone, UnknownName
 from mill.api.message import Message
 from mill.api.model import MillModel, StreamContext, cannot_serve
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request
 from mill.api.response import Response
 from mill.models.http.client import Client, Reply
+from mill.models.http.engine import read_engine
 from mill.models.http.failures import BODY_CAP, Failure
 from mill.models.http.policy import ServerPolicy, counted_calls
 from mill.models.http.probes import same_model
@@ -136,7 +138,9 @@ class ServerModel(MillModel):
         deadline = started + wait
         while True:
             try:
-                return self._probe()
+                self._probe()
+                self.use_engine(self._read_engine())
+                return
             except Failure as failure:
                 loading = failure.unreachable or failure.kind == "timeout" or failure.throttled
                 busy = failure.status == 429 and time.monotonic() < started + BUSY_S  # it is up, and only overloaded
@@ -168,6 +172,9 @@ class ServerModel(MillModel):
         """Read which model the server has, without computing anything; `identity` returns it."""
         return None
 
+    def _read_engine(self) -> Engine:
+        return read_engine(self.client, self.model)
+
     def verify(self) -> None:
         """Raise where the server is gone, or has another model than before; called in a separate thread."""
         try:
@@ -186,6 +193,11 @@ class ServerModel(MillModel):
         now._identify()
         if now.identity() != self.identity():
             raise ModelError(f"{self.base_url} came back with another model; the earlier responses stay recorded")
+        engine = now._read_engine()
+        if changed := self.engine.differs(engine):
+            what = f"{self.base_url} came back as another build ({changed})"
+            raise ModelError(f"{what}; the earlier responses stay recorded: the same command asks again for them")
+        self.use_engine(engine)
 
     async def _generate(self, request: Request) -> Response:
         raise cannot_serve(self, GENERATE)

@@ -17,7 +17,10 @@ from mill.api.tools import ToolCall
 from mill.models.http.client import Reply
 from mill.models.http.failures import Failure, log_probability, raise_reported, shaped, shown, token_count
 from mill.models.tokens.reasoning import read_text
+from mill.support.terminal import one_line
 from mill.support.validate import convert
+
+LONGEST_NAME = 100  # of a provider, or of the state of its system
 
 Id = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -91,6 +94,8 @@ class Completion(msgspec.Struct):
     choices: list[Choice] | None = None
     usage: Any = None
     model: Any = None
+    system_fingerprint: Any = None
+    provider: Any = None
 
 
 class ServedModel(msgspec.Struct):
@@ -202,7 +207,17 @@ def read_answer(reply: Reply, request: Request, warn: Callable[[str], None], beg
         seconds=reply.seconds,
         first_token_s=reply.first_token_s,
     )
-    return replace(response, reasoning=reasoning or response.reasoning, tool_calls=calls or response.tool_calls)
+    return replace(
+        response,
+        reasoning=reasoning or response.reasoning,
+        tool_calls=calls or response.tool_calls,
+        system_fingerprint=_name(completion.system_fingerprint),
+        provider=_name(completion.provider),
+    )
+
+
+def _name(given: Any) -> str | None:
+    return one_line(given[:LONGEST_NAME]) if isinstance(given, str) and given else None
 
 
 def _text_of(choice: Choice, finish: str | None, *, answered: bool) -> str:
@@ -323,12 +338,15 @@ class StreamedAnswer:
         self._calls: dict[int, list[_Call]] = {}
         self._finish: str | None = None
         self._usage: Any = None
-        self._model: Any = None
+        self._named: dict[str, Any] = {}
 
     def feed(self, event: Any) -> bool:
         """Whether the event has text, of the answer or of the reasoning before it."""
         chunk = shaped(event, Completion, "an event of the stream")
-        self._usage, self._model = chunk.usage or self._usage, chunk.model or self._model
+        self._usage = chunk.usage or self._usage
+        for name in ("model", "system_fingerprint", "provider"):
+            if value := getattr(chunk, name):
+                self._named[name] = value
         if not chunk.choices:
             return False
         choice = first_choice(chunk.choices)
@@ -365,4 +383,4 @@ class StreamedAnswer:
                 for call in self._calls[index]
             ]
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
-        return {"choices": [choice], "usage": self._usage, "model": self._model}
+        return {"choices": [choice], "usage": self._usage, **self._named}
