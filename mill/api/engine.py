@@ -109,17 +109,16 @@ ANY = Reuse(EVERY)
 
 
 def reused_text(reused: Mapping[tuple[str, str], int], engines: Mapping[str, Engine]) -> str:
-    """How many answers were reused, how old they are and what gave them. `reused` counts them by engine and the name of the
-    file that has them."""
+    """How old the reused answers are and what gave them. `reused` counts them by engine and the name of their file."""
     if not reused:
         return ""
     labels = {build_of(name): engine.label for name, engine in engines.items()}
     givers = list(dict.fromkeys(labels.get(build_of(engine), UNKNOWN) for engine, _ in reused))
     oldest = min(map(time_of, (name for _, name in reused)))
-    return f"{sum(reused.values())} from {_age(time.time() - oldest)} ago, {', '.join(givers)}; --fresh asks again"
+    return f"given {age(time.time() - oldest)} ago by {', '.join(givers)}; --fresh asks again"
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

@@ -170,8 +170,9 @@ def _finite(data: Any) -> Any:
 
 
 def unique_name() -> str:
-    """A file name that no other process uses, on any machine; it begins with the time."""
-    started = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    """A file name that no other process uses, on any machine; it begins with the time, so that later ones are greater."""
+    now = time.time_ns()
+    started = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now // 10**9))}.{now % 10**9 // 1000:06}"
     return f"{started}-{slug(socket.gethostname())}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
