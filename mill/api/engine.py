@@ -6,10 +6,11 @@ answer may stand for one that would be given now depends on them, and on its age
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
@@ -19,6 +20,7 @@ from mill import __version__
 from mill.support.files import time_of
 from mill.support.terminal import one_line
 
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNKNOWN = "an unknown build"
 EVERY, BUILD, SAME, INSTANCE = "every", "build", "same", "instance"
 
@@ -108,17 +110,32 @@ class Reuse:
 ANY = Reuse(EVERY)
 
 
-def reused_text(reused: Mapping[tuple[str, str], int], engines: Mapping[str, Engine]) -> str:
-    """How old the reused answers are and what gave them. `reused` counts them by engine and the name of their file."""
-    if not reused:
-        return ""
+@dataclass(frozen=True)
+class Answered:
+    """By which builds answers were given, and since when (in UTC)."""
+
+    builds: tuple[str, ...] = ()
+    since: str = ""
+
+    def __str__(self) -> str:
+        """Empty where there are no answers."""
+        if not self.since:
+            return ""
+        seconds = time.time() - calendar.timegm(time.strptime(self.since, _TIME))
+        return f"given {_age(seconds)} ago by {' and '.join(self.builds)}"
+
+
+def answered_by(engines: Mapping[str, Engine], answers: Sequence[tuple[str, str]]) -> Answered:
+    """`answers` are ids of engines, each with the name of a file with answers of it, which is empty for those given now."""
+    if not answers:
+        return Answered()
     labels = {build_of(name): engine.label for name, engine in engines.items()}
-    givers = list(dict.fromkeys(labels.get(build_of(engine), UNKNOWN) for engine, _ in reused))
-    oldest = min(map(time_of, (name for _, name in reused)))
-    return f"given {age(time.time() - oldest)} ago by {', '.join(givers)}; --fresh asks again"
+    since = min(time_of(name) if name else time.time() for _, name in answers)
+    builds = dict.fromkeys(labels.get(build_of(engine), UNKNOWN) for engine, _ in answers)
+    return Answered(tuple(builds), time.strftime(_TIME, time.gmtime(since)))
 
 
-def age(seconds: float) -> str:
+def _age(seconds: float) -> str:
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

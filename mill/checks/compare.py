@@ -164,7 +164,10 @@ class DiffOptions(msgspec.Struct, kw_only=True, frozen=True):
     model: Annotated[str, Meta(description="The model, by the name that every backend uses.")]
     backends: Annotated[
         str,
-        Meta(description="Comma-separated, with arguments in brackets where needed; the first is the baseline."),
+        Meta(
+            description="Comma-separated, where needed with arguments in brackets or an address: "
+            "openai-compat=http://host:8000/v1. The first is the baseline."
+        ),
     ]
     base_urls: Annotated[str | None, Meta(description="Server addresses, in the order of --backends; empty for none.")] = (
         None
@@ -194,11 +197,22 @@ Examples:
         if own.base_urls is not None and len(urls) != len(names):
             raise SpecError(f"--base_urls has {len(urls)} entries for {len(names)} backends; leave one empty for none")
         urls += [""] * (len(names) - len(urls))
-        specs = [make_spec(own.model, backend=name, base_url=url) for name, url in zip(names, urls, strict=True)]
-        if len(set(zip(names, urls, strict=True))) < len(names):
+        sides = [_at_address(name, url) for name, url in zip(names, urls, strict=True)]
+        specs = [make_spec(own.model, backend=name, base_url=url) for name, url in sides]
+        if len(set(sides)) < len(sides):
             raise SpecError(f"--backends {own.backends}: one of them is listed twice with the same address")
-        short = [backend_name(name) for name in names]
+        short = [backend_name(name) for name, _ in sides]
         return _compared(self, specs, [name if short.count(name) == 1 else None for name in short], given)
+
+
+def _at_address(name: str, url: str) -> tuple[str, str]:
+    """A backend, which may be written with its address: `openai-compat=http://host:8000/v1`."""
+    backend, equals, address = name.partition("=")
+    if not equals or "[" in backend:
+        return name, url
+    if url:
+        raise SpecError(f"--backends and --base_urls both give {backend} an address")
+    return backend.strip(), address.strip()
 
 
 def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, forced_tokens: int) -> Check:
@@ -244,7 +258,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
             _correct(variant, sum(task.total for task in plans[0].tasks))
         model = candidate.subject.model
         variant.model, variant.backend = model.model_name, candidate.subject.spec.backend
-        variant.run = str(candidate.plan.folder.path)
+        variant.run, variant.answered = str(candidate.plan.folder.path), candidate.outcome.answered
         variant.size = model.weight_bytes() if isinstance(model, HasWeights) else None
         variants.append(variant)
     warnings = [
@@ -256,7 +270,7 @@ def compare(command: str, subjects: Sequence[Subject], config: CheckConfig, *, f
     settings = {**config.shown, "forced_tokens": forced_tokens}
     check = Check(command, config.tasks, variants, subjects[0].label, settings, warnings)
     check.baseline_model, check.baseline_backend = subjects[0].model.model_name, subjects[0].spec.backend
-    check.baseline_run = str(plans[0].folder.path)
+    check.baseline_run, check.baseline_answered = str(plans[0].folder.path), free[0].outcome.answered
     return check
 
 

@@ -68,7 +68,7 @@ def determinism(subject: Subject, config: CheckConfig, *, runs: int) -> Check:
         variant.rows = []
     for variant in variants:
         variant.model, variant.backend = subject.model.model_name, subject.spec.backend
-        variant.run = passes[0].run
+        variant.run, variant.answered = passes[0].run, passes[0].answered
     settings = {**config.shown, "runs": runs}
     return Check("determinism", config.tasks, variants, "", settings, warnings)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from mill.api.engine import Answered
 from mill.api.errors import RunError
 from mill.metrics.estimate import Estimate
 from mill.store.folder import short_hash
@@ -130,6 +131,7 @@ class Variant:
     model: str = ""
     backend: str = ""
     run: str = ""
+    answered: Answered = field(default_factory=Answered)
     size: int | None = None
     metrics: dict[str, Estimate] = field(default_factory=dict)
     p_values: dict[str, float] = field(default_factory=dict)
@@ -158,6 +160,7 @@ class Check:
     baseline_backend: str = ""
     baseline_run: str = ""
     """Those of a baseline that is not one of the variants."""
+    baseline_answered: Answered = field(default_factory=Answered)
     created: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     version: int = VERSION
 
@@ -187,6 +190,12 @@ class Check:
 
     def to_json(self) -> str:
         return json_text(asdict(self), indent=1) + "\n"
+
+
+def answered_lines(check: Check) -> list[str]:
+    """How old the answers of each model are, and what gave them, as far as the check knows."""
+    sides = {check.baseline: check.baseline_answered, **{variant.label: variant.answered for variant in check.variants}}
+    return [f"{label}: answers {answered}" for label, answered in sides.items() if answered.since]
 
 
 def read_check(path: Path) -> Check:

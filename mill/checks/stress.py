@@ -175,7 +175,7 @@ def _level(level: int, passes: Sequence[Pass], base: Sequence[Pass], *, served: 
     answers = [answer for made in passes for answer in made.answers]
     failed = sum(answer.error is not None for answer in answers)
     errors = [{"id": answer.id, "error": answer.error} for answer in answers if answer.error is not None]
-    variant = Variant(f"concurrency {level}", run=passes[0].run, series={"errors": errors})
+    variant = Variant(f"concurrency {level}", run=passes[0].run, answered=passes[0].answered, series={"errors": errors})
     variant.counts = {"samples": len(passes[0].answers), "repetitions": len(passes)}
     if compared:
         pairs = _least_similar(passes, base)

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from mill.api.engine import Answered
 from mill.api.errors import SpecError
 from mill.api.model import Concurrent, MillModel, has_chat_template
 from mill.api.request import generation_options
@@ -169,7 +171,7 @@ class CompletedRun:
         tally = self.outcome.tally
         if not self.outcome.reused or not self.subject.model.is_server:
             return []
-        return [f"{tally.known} of {tally.known + tally.computed} answers are from an earlier run: {self.outcome.reused}"]
+        return [f"{tally.known} of {tally.known + tally.computed} answers were {self.outcome.reused}; --fresh asks again"]
 
 
 def open_subject(label: str, spec: Spec, config: CheckConfig) -> Subject:
@@ -188,12 +190,14 @@ def execute(subject: Subject, plan: Plan, config: CheckConfig, *, keep_model: bo
 
 def label_of(spec: Spec) -> str:
     """A short name: the last component of the path, model name or address."""
-    name = next(
-        (redact_addresses(str(spec.arguments[key])) for key in ("path", "model", "base_url") if spec.arguments.get(key)),
-        "",
-    )
-    short = (spec.config or name or spec.backend).rstrip("/").rpartition("/")[2].removesuffix(".gguf").removesuffix(".py")
-    return short or spec.backend
+    given = next((str(spec.arguments[key]) for key in ("path", "model", "base_url") if spec.arguments.get(key)), "")
+    return _short(spec.config or given or spec.backend).removesuffix(".gguf").removesuffix(".py") or spec.backend
+
+
+def _short(value: str) -> str:
+    """The last component of a path, or the host and port of an address."""
+    shown = redact_addresses(value)
+    return urlsplit(shown).netloc.rpartition("@")[2] if "://" in shown else shown.rstrip("/").rpartition("/")[2]
 
 
 def labelled(specs: Sequence[Spec], given: Sequence[str | None]) -> list[tuple[str, Spec]]:
@@ -216,7 +220,7 @@ def _differing_arguments(spec: Spec, others: Sequence[Spec]) -> list[str]:
     differing = [spec.backend] if len({other.backend for other in others}) > 1 else []
     for name, value in spec.arguments.items():
         if any(other.arguments.get(name) != value for other in others) and not is_secret(name):
-            differing.append(f"{name}={redact_addresses(str(value)).rpartition('/')[2]}")
+            differing.append(f"{name}={_short(str(value))}")
     return differing
 
 
@@ -228,6 +232,7 @@ class Pass:
     concurrency: int | None
     answers: list[Answer]
     run: str
+    answered: Answered
     sessions: Sequence[Mapping[str, Any]]
 
     def total(self, name: str) -> float:
@@ -261,7 +266,8 @@ def make_passes(
             model.set_concurrency(concurrency)
         completed = execute(subject, planned, config, keep_model=keep_model or number < len(levels))
         sessions = planned.folder.manifest()["sessions"]
-        passes.append(Pass(name, concurrency, completed.answers, str(planned.folder.path), sessions))
+        answered = completed.outcome.answered
+        passes.append(Pass(name, concurrency, completed.answers, str(planned.folder.path), answered, sessions))
     return passes, warnings + model.warnings()
 
 

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from mill.api.errors import Interrupted, SpecError
 from mill.checks.gate import Rule, check_names, conclude, judge, judge_all, parse_rules
 from mill.checks.kinds import CheckKind, Given
-from mill.checks.result import Check, find_checks, read_check
+from mill.checks.result import Check, answered_lines, find_checks, read_check
 from mill.checks.subjects import check_config
 from mill.checks.verdict import first_sentences
 from mill.cli.options import FilePath, given_options, option, options, with_options
@@ -130,7 +130,7 @@ def gate_command(folder: str, fail_on: str | None, require: str | None, strict: 
         echo(f"written: {junit}")
     for check, outcomes in judged:
         add_summary(summary_markdown(check, outcomes))
-        for sentence in first_sentences(check.variants):
+        for sentence in [*first_sentences(check.variants), *answered_lines(check)]:
             echo(f"{check.name}: {sentence}")
     echo(conclude(judged, strict=bool(strict)))
     return 0

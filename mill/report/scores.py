@@ -129,7 +129,7 @@ def print_outcome(outcome: Outcome) -> None:
         requests = "request" if tally.computed == 1 else "requests"
         done = f"{tally.computed} {requests} computed in {outcome.seconds:.1f} s, {tally.known} read from the record"
         tokens = f"; {_shown_tokens(tally)}" if tally.prompt_tokens else ""
-        done += f" ({outcome.reused})" if outcome.reused else ""
+        done += f" ({outcome.reused}; --fresh asks again)" if outcome.reused else ""
         padded = f"; {tally.padded} more to keep ranks in step" if tally.padded else ""
         out.print(done + tokens + padded, markup=False, soft_wrap=True)
     if outcome.spent:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mill.api.budget import BudgetLimits, Price, Prices
-from mill.api.engine import Reuse, reused_text
+from mill.api.engine import Reuse, answered_by
 from mill.api.errors import MillError, RunError
 from mill.api.model import MillModel
 from mill.api.request import Request
@@ -347,6 +347,7 @@ class Run:
             store_unnamed(plan.folder, (one for state in self.answered for one in prompt_requests(state)[-1].media))
             self._refuse_removed()
             files.write_timing(self.session, self._entry, self._timing())
+        engines = known_engines(plan.folder)
         return Outcome(
             plan.model.model_name,
             plan.folder,
@@ -361,7 +362,8 @@ class Run:
             spent=self.meter.spent_text(),
             precision=self.precision,
             decisions=self.decisions,
-            reused=reused_text(plan.record.reused, known_engines(plan.folder)),
+            answered=answered_by(engines, [*plan.record.reused, *((name, "") for name in self.executor.backend.engines())]),
+            reused=str(answered_by(engines, [*plan.record.reused])),
         )
 
     def _judge(self, records: Mapping[str, list[RunSample]]) -> list[str]:

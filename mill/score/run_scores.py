@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mill.api.consent import Consent, consenting, current_consent
+from mill.api.engine import Answered
 from mill.api.registry import imported_files
 from mill.api.task import RenderSettings, Task, Value
 from mill.execute.executor import Tally
@@ -265,8 +266,9 @@ class Outcome:
     """Tasks that could not be scored again, with the reason."""
     stopped: str = ""
     """At which budget the run stopped, and how many samples are done; empty where it came to its end."""
+    answered: Answered = field(default_factory=Answered)
     reused: str = ""
-    """How many recorded answers were not asked for again, how old they are and what gave them; empty where none was."""
+    """How old recorded answers are that were not asked for again, and what gave them; empty where there are none."""
     spent: str = ""
     """What the whole run has spent, where it has a budget."""
     decisions: Sequence[Decision] = ()

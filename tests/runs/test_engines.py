@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from mill.api.engine import BUILD, EVERY, INSTANCE, SAME, Engine, Reuse
 from mill.api.request import GENERATE, Request
 from mill.api.response import Response
+from mill.checks.result import find_checks, read_check
 from mill.cli.main import run
 from mill.store.record import Index, Record
 from tests.launching import TOY
@@ -164,16 +166,30 @@ def compare(tmp_path: Path, server: Server, *more: str) -> tuple[int, int]:
     return code, server.asked - before
 
 
-def test_a_gate_asks_a_server_again_that_was_started_again(server: Server, tmp_path: Path) -> None:
+def test_a_gate_asks_a_server_again_that_was_started_again(server: Server, tmp_path: Path, capsys: Any) -> None:
     gate = ("--fail_on", "match_rate<0.9")
     assert compare(tmp_path, server, *gate) == (0, 80)
     assert compare(tmp_path, server, *gate) == (0, 0)
+    capsys.readouterr()
+    assert run(["gate", str(tmp_path / "out"), *gate]) == 0
+    assert re.search(r"compare on toy_gen: b: answers given \d+ seconds ago by vllm 0\.31\.0\n", capsys.readouterr().out)
     server.restarts(started="2")
     assert compare(tmp_path, server) == (0, 0), "without a rule nothing is decided"
     assert compare(tmp_path, server, *gate, "--reuse_for", "1h") == (0, 0)
     assert compare(tmp_path, server, *gate) == (0, 80)
     server.restarts("0.32.0", "3")
     assert compare(tmp_path, server, *gate, "--reuse_for", "1h") == (0, 80)
+
+
+def test_two_servers_on_one_host_have_labels_of_their_own(server: Server, tmp_path: Path) -> None:
+    with FaultServer(server.server.answer) as other:
+        other.gets = server.server.gets
+        urls = [f"{one.url}/v1" for one in (server.server, other)]
+        options = ["--tasks", "toy_gen", "--task_paths", str(TOY), "--no-report", "--quiet", "--output_dir", str(tmp_path)]
+        assert run(["diff", "--model", "m", "--backends", ",".join(f"openai-compat={url}" for url in urls), *options]) == 0
+    (check,) = (read_check(file) for file in find_checks(tmp_path))
+    labels = [check.baseline, check.variants[0].label]
+    assert labels == [f"m base_url={url.removeprefix('http://').removesuffix('/v1')}" for url in urls]
 
 
 def test_a_gate_asks_a_server_again_that_does_not_say_what_it_is(server: Server, tmp_path: Path) -> None:
