@@ -131,7 +131,6 @@ class Variant:
     model: str = ""
     backend: str = ""
     run: str = ""
-    answered: Answered = field(default_factory=Answered)
     size: int | None = None
     metrics: dict[str, Estimate] = field(default_factory=dict)
     p_values: dict[str, float] = field(default_factory=dict)
@@ -146,6 +145,7 @@ class Variant:
     verdict: str = ""
     decision: Decision | None = None
     """A claim that was decided on random samples."""
+    answered: Answered = field(default_factory=Answered)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -232,8 +232,8 @@ class Pass:
     concurrency: int | None
     answers: list[Answer]
     run: str
-    answered: Answered
     sessions: Sequence[Mapping[str, Any]]
+    answered: Answered = field(default_factory=Answered)
 
     def total(self, name: str) -> float:
         return sum(float(session.get(name, 0)) for session in self.sessions)
@@ -267,7 +267,7 @@ def make_passes(
         completed = execute(subject, planned, config, keep_model=keep_model or number < len(levels))
         sessions = planned.folder.manifest()["sessions"]
         answered = completed.outcome.answered
-        passes.append(Pass(name, concurrency, completed.answers, str(planned.folder.path), answered, sessions))
+        passes.append(Pass(name, concurrency, completed.answers, str(planned.folder.path), sessions, answered))
     return passes, warnings + model.warnings()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mill.api.engine import Reuse
 from mill.api.errors import CannotServe, DataError, RunError, SpecError
 from mill.api.identity import identity_of
 from mill.api.model import MillModel, has_chat_template
@@ -48,7 +49,8 @@ class JudgeRunner:
     ) -> Tally:
         """Have every response of these samples judged and put the judgements into the samples. Where the run's budget ends
         before, the samples that are left have no judgements."""
-        record = Record(self.folder, shareable=False, root=self.root)
+        reuse = Reuse(now=frozenset(self.model.engines))
+        record = Record(self.folder, shareable=False, root=self.root, reuse=reuse)
         executor = Executor(LocalBackend(self.model), record, quiet=quiet)
         answers: Answers = {}
         pending = [
