@@ -79,12 +79,14 @@ def wait_for(url: str, poll: Callable[[], object], seconds: float = 300) -> None
 
 
 @contextlib.contextmanager
-def llama_server(model: Path, *, exact: bool = False, slots: int = 2, alias: str = "") -> Iterator[str]:
+def llama_server(
+    model: Path, *, exact: bool = False, slots: int = 2, alias: str = "", port: int | None = None
+) -> Iterator[str]:
     """The URL of a llama-server (through xllamacpp: the same server, routes and JSON).
 
     `exact` keeps the KV cache in float32 and disables flash attention, which rounds to 16 bits on a CPU.
     """
-    port = free_port()
+    port = port or free_port()
     process = start_llama(model, port, exact=exact, slots=slots, alias=alias)
     try:
         url = f"http://127.0.0.1:{port}"

@@ -122,7 +122,7 @@ class Answered:
         if not self.since:
             return ""
         seconds = time.time() - calendar.timegm(time.strptime(self.since, _TIME))
-        return f"given {_age(seconds)} ago by {' and '.join(self.builds)}"
+        return f"given {_ago(seconds)} by {' and '.join(self.builds)}"
 
 
 def answered_by(engines: Mapping[str, Engine], answers: Sequence[tuple[str, str]]) -> Answered:
@@ -135,8 +135,8 @@ def answered_by(engines: Mapping[str, Engine], answers: Sequence[tuple[str, str]
     return Answered(tuple(builds), time.strftime(_TIME, time.gmtime(since)))
 
 
-def _age(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+def _ago(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60), ("seconds", 1)):
         if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} seconds"
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"

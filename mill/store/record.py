@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from mill.api.batching import ANSWER_FIELD
-from mill.api.engine import ANY, Reuse, build_of
+from mill.api.engine import ANY, Reuse
 from mill.api.errors import MillError, RunError
 from mill.api.request import Request
 from mill.api.response import Response, Token
@@ -291,7 +291,7 @@ def _scrub_token(token: Token) -> Token:
 
 
 class RecordOffset(NamedTuple):
-    """A line of a record. Of two lines with one key and of one build, the lesser wins."""
+    """A line of a record. Of two lines with one key and of one engine, the lesser wins."""
 
     failed: bool
     name: str
@@ -302,7 +302,7 @@ class RecordOffset(NamedTuple):
 
 class Index:
     """Reads the files of a folder once, and on `refresh` what was appended since. Where a key has several lines, those of
-    the build that answered last count: of them a response wins over an error, and the first file by name over the others.
+    the engine that answered last count: of them a response wins over an error, and the first file by name over the others.
     So every reader gets the same response."""
 
     def __init__(self, folder: Path) -> None:
@@ -339,8 +339,8 @@ class Index:
         if known is not added:
             lines = self._several.setdefault(key, [known])
             lines.append(added)
-            build = build_of(max(lines, key=itemgetter(1, 2)).engine)
-            self._offsets[key] = min(line for line in lines if build_of(line.engine) == build)
+            latest = max(lines, key=itemgetter(1, 2)).engine
+            self._offsets[key] = min(line for line in lines if line.engine == latest)
 
     def skip(self, name: str, end: int) -> None:
         """Mark a file as read up to `end`."""

@@ -9,6 +9,8 @@ import pytest
 
 from mill.cli.main import run
 from tests.engines.prepared import MODEL
+from tests.launching import TOY
+from tests.servers import free_port, llama_server
 
 
 def test_compare_transformers_with_llama_cpp(llama: str, tmp_path: Path) -> None:
@@ -41,3 +43,28 @@ def test_a_llama_server_returns_the_whole_vocabulary(llama: str) -> None:
     (row,), (token,) = answer.distribution, answer.tokens
     assert abs(sum(2.718281828459045 ** float(value) for value in row) - 1) < 1e-3
     assert abs(float(row[token.id]) - answer.score) < 1e-6
+
+
+@pytest.mark.parametrize("backend", ["openai-compat[model=smol,base_url={url}]", "llama-cpp[base_url={url}]"])
+def test_a_gate_asks_a_llama_server_again_whose_file_was_replaced(
+    demo_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], backend: str
+) -> None:
+    """By one of the same name, type and size, on the same port."""
+    file, port = tmp_path / "smol.gguf", free_port()
+    weights = bytearray(demo_weights.read_bytes())
+    gate = ["--tasks", "toy_gen", "--task_paths", str(TOY), "--limit", "2", "--max_tokens", "4", "--forced_tokens", "0"]
+    gate += ["--fail_on", "match_rate<0.9", "--output", str(tmp_path / "out"), "--quiet", "--no_report"]
+    asked = []
+    for number in range(3):
+        if number != 1:
+            weights[-1000:] = bytes([number]) * 1000
+            file.write_bytes(weights)
+        with llama_server(file, alias="smol", port=port) as url:
+            model = backend.format(url=url)
+            assert run(["compare", model, f"{model[:-1]},timeout=100]", "--label_a", "a", "--label_b", "b", *gate]) == 0
+        manifests = (tmp_path / "out").glob("*/*/manifest.json")
+        asked.append(sum(one["computed"] for file in manifests for one in json.loads(file.read_text())["sessions"]))
+    assert asked == [2, 4, 6], "once for both sides after each start of the server"
+    capsys.readouterr()
+    assert run(["gate", str(tmp_path / "out"), "--fail_on", "match_rate<0.9"]) == 0
+    assert "answers given" in capsys.readouterr().out
