@@ -108,6 +108,9 @@ def read_top(position: Position) -> dict[int, float]:
     return {row.id: log_probability(row.logprob) for row in position.top_logprobs or []}
 
 
+NEUTRAL_AT_0 = (
+    "min_p", "presence_penalty", "frequency_penalty", "dry_multiplier", "xtc_probability", "dynatemp_range", "mirostat",
+)  # fmt: skip
 DEFAULT_URL = "http://127.0.0.1:8080"
 SCORING_PROBS = 64  # enough for most choices; otherwise the whole vocabulary is requested
 TOP_LOGPROBS = 128  # more are requested with `logprobs: "all"`, at megabytes a token
@@ -223,8 +226,9 @@ class LlamaCppModel(ServerModel):
             # These override the server's sampling defaults: only the task's options count.
             "top_k": options.get("top_k", 0),
             "top_p": options.get("top_p", 1.0),
-            "min_p": 0.0,
             "repeat_penalty": options.get("repetition_penalty", 1.0),
+            **dict.fromkeys(NEUTRAL_AT_0, 0.0),
+            "typical_p": 1.0,
             "seed": request.seed % 2**31,
         }
         if "logprobs" in options:

@@ -14,6 +14,7 @@ from mill.api.message import Message
 from mill.api.request import GENERATE, LOGLIKELIHOOD, MULTI_ROUND, ROLLING, Request, generation_options
 from mill.api.response import Token
 from mill.models.http import policy
+from mill.models.openai_compat.model import NEUTRAL
 from mill.models.spec.open import open_model
 from tests.servers import FaultServer, free_port, status
 
@@ -327,3 +328,31 @@ def test_a_server_that_is_busy_at_first_is_probed_again() -> None:
 
     with FaultServer(busy) as server:
         assert open_ready(server).generate_until(requests_for("q"))[0].text == "x"
+
+
+def test_sampling_defaults_of_the_server_are_overridden_as_far_as_it_takes_them() -> None:
+    def answer(server: FaultServer, path: str, body: dict[str, Any]) -> Any:
+        refused = [name for name in ("top_k", "min_p") if name in body]
+        return status(400, f"Unrecognized request argument supplied: {refused[0]}") if refused else text("fine")
+
+    with FaultServer(answer) as server:
+        model = open_ready(server)
+        server.calls.clear()
+        options = generation_options(repetition_penalty=1.2)
+        for number in range(2):
+            assert model.generate_until([Request(GENERATE, f"q {number}", options=options)])[0].text == "fine"
+    assert len(server.calls) == 4, "each refusal is met once"
+    sent = server.calls[-1][1]
+    assert {name: sent.get(name) for name in NEUTRAL} == {
+        **{"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "top_k": None, "min_p": None},
+        **{"repetition_penalty": 1.2, "repeat_penalty": 1.2},
+    }
+    assert model.execution_paths() == {"sampling": "the server refuses top_k, min_p: its own values apply"}
+
+
+def test_a_refusal_that_repeats_the_request_is_the_error_of_that_request() -> None:
+    """A server may quote all names of a request that it refuses for another reason."""
+    with FaultServer(lambda server, path, body: status(400, f"too long: {sorted(body)}")) as server:
+        model = open_ready(server)
+        (response,) = model.generate_until([Request(GENERATE, "q", options=generation_options())])
+    assert "too long" in (response.error or "") and model.execution_paths() == {}

@@ -46,6 +46,11 @@ from mill.support.secrets import redact
 from mill.support.terminal import one_line
 from mill.support.validate import convert
 
+NEUTRAL = {
+    **{"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    **{"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "repeat_penalty": 1.0},
+}
+"""What a server would fill in from its model's `generation_config.json` or its own options: greedy would not be greedy."""
 NO_CHAT = (400, 404, 405, 422, 500, 501)  # statuses of servers without chat
 MAX_EXCESS = 32  # times the token limit that a server which ignores it may generate
 MAX_STOPS = 4  # of OpenAI's API; the others are applied here
@@ -109,6 +114,8 @@ class OpenAICompatModel(ServerModel):
         """What a request that begins the answer needs; None where the server is not known to continue one."""
         self._repeats_prefill = False
         self._accepts_tools = self._describes_tools = False
+        self._neutral = dict(NEUTRAL)
+        """Those that the server has not refused."""
         self._template_fields: dict[str, Any] = {}
         """What a request needs for its reasoning effort and the variables of its chat template."""
 
@@ -253,6 +260,8 @@ class OpenAICompatModel(ServerModel):
             "model": self.model,
             "max_tokens": options["max_gen_toks"],
             "temperature": options["temperature"],
+            **self._neutral,
+            **({"repeat_penalty": options["repetition_penalty"]} if "repetition_penalty" in options else {}),
             **{name: value for name, value in options.items() if name not in OWN_OPTIONS},
             **self.parameters,
         }
@@ -291,16 +300,32 @@ class OpenAICompatModel(ServerModel):
         return answer if believable else replace(answer, output_tokens=None)
 
     async def _call(self, path: str, body: dict[str, Any], logprobs: dict[str, Any]) -> Reply:
-        """Streamed or not; streams have the time of the first token. A call that is refused because of log-probabilities is
-        repeated without them."""
-        if self.stream and not logprobs:  # log-probabilities are not streamed
-            return await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}, StreamedAnswer)
+        """Streamed or not; streams have the time of the first token. A call that is refused because of log-probabilities, or
+        of a neutral value, is repeated without them."""
         try:
+            if self.stream and not logprobs:  # log-probabilities are not streamed
+                return await self.client.stream(path, {**body, "stream_options": {"include_usage": True}}, StreamedAnswer)
             return await self.client.post(path, {**body, **logprobs}, SCORES_CAP if logprobs else BODY_CAP)
         except Failure as failure:
-            if not logprobs or failure.status not in (400, 422) or "logprob" not in str(failure):
+            why = str(failure) if failure.status in (400, 422) else ""
+            refused = {name for name in NEUTRAL if name in why and body.get(name) == NEUTRAL[name]}
+            if not refused and not (logprobs and "logprob" in why):
                 raise
-            return await self.client.post(path, body)
+            left = {name: value for name, value in body.items() if name not in refused}
+            reply = await self._call(path, left, logprobs if refused else {})
+            for name in refused & self._neutral.keys():
+                del self._neutral[name]
+            return reply
+
+    def planned_paths(self) -> dict[str, str]:
+        return {}
+
+    def execution_paths(self) -> dict[str, str]:
+        refused = [name for name in NEUTRAL if name not in self._neutral]
+        return {"sampling": f"the server refuses {', '.join(refused)}: its own values apply"} if refused else {}
+
+    def compute_device(self) -> None:
+        return None
 
     # Scoring.
 
