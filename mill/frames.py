@@ -33,6 +33,7 @@ from mill.store.samples import row_of
 from mill.support.terminal import warn
 from mill.tasks.load import Selection, expand_task_files, load_builtin, load_files, select
 from mill.tasks.suite import select_suites
+from mill.view.offline import write_check_page
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,8 +78,6 @@ class Comparison:
         return _short(head, self.metrics, ("label", "metric", "value", "p_value", "n"))
 
     def save_html(self, file: str | Path) -> Path:
-        from mill.view.offline import write_check_page
-
         return write_check_page(self.check, Path(file))
 
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import importlib.machinery
-import importlib.util
 import inspect
 import sys
 import threading
@@ -16,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from mill.api.backend import Backend
@@ -294,18 +292,6 @@ _digests: dict[str, str] = {}
 _lock = threading.RLock()  # a file may import others
 
 
-class _SourceLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the text that was read: stored byte code is found by size and second, so it may miss an edit."""
-
-    def __init__(self, name: str, path: str, source: bytes) -> None:
-        super().__init__(name, path)
-        self._source = source
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self._source, self.path)
-        return code
-
-
 def imported_files() -> tuple[str, ...]:
     """Every file imported in this call or before any, in order; a worker process imports the same."""
     call = names_of_call()
@@ -349,14 +335,12 @@ def import_file(path: str | Path, what: str) -> ModuleType:
 
 
 def _execute(path: Path, name: str, source: bytes, what: str) -> None:
-    loader = _SourceLoader(name, str(path), source)
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
-    assert spec is not None  # a loader was given
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    """Compiles the text that was read: stored byte code is found by size and second, so it may miss an edit."""
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(path)
     try:
         with registering() as made:
-            loader.exec_module(module)
+            exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:  # third-party code may raise anything
         del sys.modules[name]
         if isinstance(error, NameTaken):

@@ -108,7 +108,7 @@ def _answer(task: Task, scored: RunSample, repeat: int) -> Answer:
         error = "no response"
     if error is None and scored.error is not None and scored.error.startswith("scoring failed"):
         error = scored.error
-    form = _form(task)
+    form = TEXT if task.kind in (GENERATE, MULTI_ROUND) else DOCUMENT if task.kind == ROLLING else CHOICE
     extracted = None if error is not None else task.extracted(scored.sample, responses)
     metric = _compared_metric(task, scored)
     value: Value = mean_over_repeats(scored.values[metric]) if metric else None
@@ -144,12 +144,6 @@ def _answer(task: Task, scored: RunSample, repeat: int) -> Answer:
         reasoning=responses[-1].reasoning if form == TEXT and responses else None,
         truncated=any(response.truncated_tokens for response in responses),
     )
-
-
-def _form(task: Task) -> str:
-    if task.kind in (GENERATE, MULTI_ROUND):
-        return TEXT
-    return DOCUMENT if task.kind == ROLLING else CHOICE
 
 
 def _compared_metric(task: Task, scored: RunSample) -> str:

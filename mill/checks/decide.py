@@ -48,7 +48,9 @@ def answer_until_decided(
         if name and direction(name) == UNKNOWN:
             raise SpecError(f"--decide {claim.text}: whether a higher {name} of {task.task.name} is better is not known")
     orders = [_order(plan) for plan in plans]
-    _refuse_different(orders)
+    names = [[(plan.requested, state.sample.id) for plan, state in order.order] for order in orders]
+    if names[0] != names[1]:
+        raise SpecError("--decide: the two models have different samples of these tasks")
     total = orders[0].total
     test = GroupTest(claim, total, limits=(-1.0, 1.0))
     blocks = [order.take(FIRST_BLOCK) for order in orders]
@@ -90,12 +92,6 @@ def _order(plan: Plan) -> GroupOrder:
     """All samples of all tasks together: the drop is over all pairs."""
     group = SampleGroup("all", tuple(task.requested for task in plan.tasks))
     return make_orders([group], plan.tasks, plan.config.settings.seed or 0, stratified=False)[0]
-
-
-def _refuse_different(orders: Sequence[GroupOrder]) -> None:
-    names = [[(plan.requested, state.sample.id) for plan, state in order.order] for order in orders]
-    if names[0] != names[1]:
-        raise SpecError("--decide: the two models have different samples of these tasks")
 
 
 def add_decision(variant: Variant, decision: Decision) -> None:

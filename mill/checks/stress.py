@@ -112,7 +112,8 @@ def stress(
     by_level: dict[int, list[Pass]] = {level: [] for level in levels}
     warnings: list[str] = []
     crash: tuple[int, ServerGone] | None = None
-    for number, level in _turns(levels, repetitions):
+    turns = [(number, levels[(at + number) % len(levels)]) for number in range(repetitions) for at in range(len(levels))]
+    for number, level in turns:  # no level is always the first
         name = f"load {level}, {number + 1} of {repetitions}"
         try:
             pass_config = config
@@ -143,12 +144,6 @@ def stress(
     settings = {**config.shown, "concurrency": list(levels)}
     settings |= {"repetitions": repetitions, "distinct_prompts": distinct_prompts}
     return Check("stress", config.tasks, variants, variants[0].label, settings, warnings)
-
-
-def _turns(levels: Sequence[int], repetitions: int) -> list[tuple[int, int]]:
-    """(repetition, level) in the order of measurement: no level is always the first."""
-    shifted = [[*levels[n % len(levels) :], *levels[: n % len(levels)]] for n in range(repetitions)]
-    return [(number, level) for number, turn in enumerate(shifted) for level in turn]
 
 
 def _report_crash(variants: list[Variant], level: int, crash: ServerGone) -> None:

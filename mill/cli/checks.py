@@ -20,7 +20,7 @@ from mill.checks.verdict import first_sentences
 from mill.cli.options import FilePath, given_options, option, options, with_options
 from mill.options.definitions import CheckOptions, RunOptions, merge
 from mill.options.option import options_of
-from mill.report.checks import as_junit
+from mill.report.checks import as_junit, print_check
 from mill.report.sections import summary_markdown
 from mill.support.files import write_atomically
 from mill.support.terminal import echo
@@ -80,9 +80,6 @@ def select_prompts(prompts: list[str] | None, tasks: list[str] | None, default: 
 
 def _finish(check: Check, options: CheckOptions, rules: Sequence[Rule]) -> int:
     """0, or 1 where requests failed; a rule that is broken or inconclusive raises."""
-    from mill.report.checks import print_check
-    from mill.report.sections import summary_markdown
-
     root = Path(options.output_dir)
     written = [check.save(root)]
     print_check(check)

@@ -23,7 +23,7 @@ from mill.store.schema import Manifest, SessionEntry
 from mill.support.terminal import warn
 from mill.support.validate import convert
 from mill.tasks.hooks import check_metrics
-from mill.tasks.load import load_builtin, load_files, make_task, source, source_names, split_name
+from mill.tasks.load import SOURCES, load_builtin, load_files, make_task, source, split_name
 from mill.tasks.multiple_choice import is_generated
 
 
@@ -63,7 +63,7 @@ def command(
     """
     load_builtin()
     load_files(tuple(split_paths(task_paths)))
-    if what == "tasks" and filter_text in source_names():
+    if what == "tasks" and filter_text in SOURCES:
         filter_text += ":"
     if configs and what != "models":
         raise SpecError("--configs goes with models: mill ls models --configs")
@@ -170,7 +170,7 @@ def _tasks(*, every: bool) -> list[Row]:
 def _elsewhere(text: str) -> list[str]:
     """How to list what other packages have of a name."""
     found = []
-    for name in source_names():
+    for name in SOURCES:
         with suppress(MillError):  # not installed
             if count := len(source(name).listed(text)):
                 found.append(f"`mill ls tasks {name}:{text}` lists {count:,}")

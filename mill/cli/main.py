@@ -25,9 +25,9 @@ from mill.api.errors import MillError, SpecError, UnknownName, nearest
 from mill.api.registry import checks, commands
 from mill.cli.start import INTERRUPTED
 from mill.support.files import is_file
-from mill.support.processes import world_size
+from mill.support.processes import rank, world_size
 from mill.support.secrets import redact_text, refuse_inline
-from mill.support.terminal import echo, echo_data, logger, message_line, own_warnings
+from mill.support.terminal import describe, echo, echo_data, logger, message_line, own_warnings
 
 COMMANDS = {
     "eval": ("mill.cli.eval", "Run benchmarks on models."),
@@ -231,8 +231,6 @@ def run(argv: list[str]) -> int:
         if isinstance(error, OSError) and error.errno in FULL_DISK:  # files have errors of mill's own
             _discard_output()
             return _fail(f"cannot write to standard output: {error.strerror}", 1, debug)
-        from mill.support.terminal import describe
-
         return _fail(f"unexpected {describe(error)} (run with --debug for the traceback)", 1, debug)
     finally:
         logger.removeHandler(printed)
@@ -283,8 +281,6 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
         for line in redact_text(traceback.format_exc()).splitlines():
             echo(line, err=True)
-    from mill.support.processes import rank
-
     where = f" (rank {rank()})" if rank() else ""
     echo(message_line(f"mill{where}: {redact_text(message)}"), err=True)
     return code

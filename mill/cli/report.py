@@ -10,7 +10,8 @@ import click
 from mill.api.errors import RunError
 from mill.checks.gate import Rule, judge, parse_rules
 from mill.cli.options import FilePath, TableFormat
-from mill.report.sections import CheckSection, RunSection, Section, find_sections
+from mill.report.checks import as_junit
+from mill.report.sections import CheckSection, RunSection, Section, find_sections, report_markdown
 from mill.support.files import json_text, write_atomically
 from mill.support.terminal import echo, echo_data
 
@@ -59,9 +60,6 @@ def command(folder: str, form: str, output: str | None, fail_on: str | None, req
 
 
 def _rendered(path: Path, sections: Sequence[Section], form: str, rules: list[Rule]) -> str:
-    from mill.report.checks import as_junit
-    from mill.report.sections import report_markdown
-
     checks = [section.check for section in sections if isinstance(section, CheckSection)]
     runs = [section for section in sections if isinstance(section, RunSection)]
     if form == "md":

@@ -13,16 +13,18 @@ from typing import Any
 import yaml
 
 from mill.api.errors import MillError, MissingPackage
+from mill.api.registry import tasks
 from mill.api.task import TaskType
 from mill.export.run import ExportedRun, clean
 from mill.export.target import Exporter
 from mill.report.collect import sampled_sentences, sampled_text
 from mill.report.sections import manifest_about
-from mill.report.tables import escape, number
+from mill.report.tables import escape, markdown_table, number
 from mill.store.schema import TaskResult
 from mill.support.files import short_name, slug, write_atomically
 from mill.support.terminal import warn
 from mill.tasks.data import Dataset
+from mill.tasks.load import load_builtin, make_task
 
 README = "README.md"
 _COLUMNS = ("task", "shots", "metric", "value", "stderr", "95 % interval", "n", "failed", "settings")
@@ -77,9 +79,6 @@ def eval_results(runs: Sequence[ExportedRun]) -> dict[str, list[dict[str, Any]]]
 
 def dataset_of(task: str) -> Dataset | None:
     """The dataset of a built-in task on the Hub; None for other tasks."""
-    from mill.api.registry import tasks
-    from mill.tasks.load import load_builtin, make_task
-
     load_builtin()
     if task not in tasks:
         return None
@@ -128,7 +127,7 @@ def _table(runs: Sequence[ExportedRun]) -> str:
     rows = [row for run in runs for row in run.score_rows() if not row["mean_of"]]
     more = [_SAMPLED] if any(row[_SAMPLED] for row in rows) else []
     columns = [*_COLUMNS, *more]
-    lines = [columns, ["---:" if name in _NUMBERS else "---" for name in columns]]
+    lines: list[list[str]] = []
     for row in rows:
         n = f"{row['n']} of {row['total']}" if row["n"] < row["total"] else str(row["n"])
         interval = "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}"
@@ -136,7 +135,7 @@ def _table(runs: Sequence[ExportedRun]) -> str:
         cells = [task, row["n_shots"], row["metric"], number(row["value"]), number(row["stderr"]), interval, n]
         cells += [row["failed"], row["settings"], *(row[name] for name in more)]
         lines.append([escape(str(cell)) for cell in cells])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(markdown_table(columns, lines, _NUMBERS))
 
 
 def _card_results(hub: Any, runs: Sequence[ExportedRun]) -> list[Any]:

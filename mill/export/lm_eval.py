@@ -42,10 +42,8 @@ def write_lm_eval(runs: Sequence[ExportedRun], folder: Path, *, samples: bool = 
     for run in runs:
         inner, date, hashes, names = folder / sanitized(run.model), file_date(run), {}, task_names(run)
         for task in run.results.tasks if samples else ():
-            lines = TaskLines(run, task)
             files.append(inner / f"samples_{names[task]}_{date}.jsonl")
-            write_atomically(files[-1], lines.write, root=folder)
-            hashes[names[task]] = _hash("".join(lines.hashes))
+            hashes[names[task]] = _write_samples(run, task, files[-1], folder)
         files.append(inner / f"results_{date}.json")
         content = {**results(run, names), "task_hashes": hashes, **_experiment(run)}
         # NaN is a number here, as in lm-eval's own files.
@@ -163,51 +161,49 @@ def _experiment(run: ExportedRun) -> dict[str, Any]:
     }
 
 
-class TaskLines:
-    """The lines of a task's samples, written one at a time; `hashes` are those of the lines written so far."""
+def _write_samples(run: ExportedRun, task: str, file: Path, root: Path) -> str:
+    """Write the lines of a task's samples one at a time. Returns the digest of their digests."""
+    hashes: list[str] = []
 
-    def __init__(self, run: ExportedRun, task: str) -> None:
-        self._run, self._task = run, task
-        self.hashes: list[str] = []
-
-    def write(self, handle: IO[bytes]) -> None:
-        for line in self._lines():
-            self.hashes.append(line["doc_hash"] + line["prompt_hash"] + line["target_hash"])
-            handle.write(utf8(json.dumps(line, ensure_ascii=False, default=str)) + b"\n")
-
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        numbered = self._run.counts[self._task].decimal_ids
-        for index, row in enumerate(self._run.rows(self._task)):
+    def write(handle: IO[bytes]) -> None:
+        numbered = run.counts[task].decimal_ids
+        for index, row in enumerate(run.rows(task)):
             if row.error is None and any(row.responses):
-                yield from self._filters(row, int(row.id) if numbered else index)
+                for line in _lines(row, int(row.id) if numbered else index, run.settings.get("gen_kwargs") or {}):
+                    hashes.append(line["doc_hash"] + line["prompt_hash"] + line["target_hash"])
+                    handle.write(utf8(json.dumps(line, ensure_ascii=False, default=str)) + b"\n")
 
-    def _filters(self, row: SampleRow, doc_id: int) -> Iterator[dict[str, Any]]:
-        """lm-eval has a line for each filter of a metric: `exact_match,strict-match`."""
-        arguments, resps = _requests(row, sample_of(row), self._run.settings.get("gen_kwargs") or {})
-        target, doc = _target(row), row.doc
-        values = repeat_values(row, 0) if len(row.keys) == 1 else {name: row.mean(name) for name in row.values}
-        by_filter: dict[str, dict[str, Any]] = {}
-        for metric, value in values.items():
-            name, comma, filter_name = metric.rpartition(",")
-            by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = _plain(value)
-        for filter_name, metrics in (by_filter or {NO_FILTER: {}}).items():
-            yield {
-                "doc_id": doc_id,
-                "doc": doc,
-                "target": target,
-                "arguments": {
-                    f"gen_args_{number}": {f"arg_{index}": part for index, part in enumerate(parts)}
-                    for number, parts in enumerate(arguments)
-                },
-                "resps": resps,
-                "filtered_resps": [draws[0] for draws in resps],
-                "filter": filter_name,
-                "metrics": list(metrics),
-                "doc_hash": _hash(json.dumps(doc, indent=2, default=str, ensure_ascii=False)),
-                "prompt_hash": _hash(str(arguments[0][0])),
-                "target_hash": _hash(target),
-                **metrics,
-            }
+    write_atomically(file, write, root=root)
+    return _hash("".join(hashes))
+
+
+def _lines(row: SampleRow, doc_id: int, gen_kwargs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """lm-eval has a line for each filter of a metric: `exact_match,strict-match`."""
+    arguments, resps = _requests(row, sample_of(row), gen_kwargs)
+    target, doc = _target(row), row.doc
+    values = repeat_values(row, 0) if len(row.keys) == 1 else {name: row.mean(name) for name in row.values}
+    by_filter: dict[str, dict[str, Any]] = {}
+    for metric, value in values.items():
+        name, comma, filter_name = metric.rpartition(",")
+        by_filter.setdefault(filter_name if comma else NO_FILTER, {})[name if comma else metric] = _plain(value)
+    for filter_name, metrics in (by_filter or {NO_FILTER: {}}).items():
+        yield {
+            "doc_id": doc_id,
+            "doc": doc,
+            "target": target,
+            "arguments": {
+                f"gen_args_{number}": {f"arg_{index}": part for index, part in enumerate(parts)}
+                for number, parts in enumerate(arguments)
+            },
+            "resps": resps,
+            "filtered_resps": [draws[0] for draws in resps],
+            "filter": filter_name,
+            "metrics": list(metrics),
+            "doc_hash": _hash(json.dumps(doc, indent=2, default=str, ensure_ascii=False)),
+            "prompt_hash": _hash(str(arguments[0][0])),
+            "target_hash": _hash(target),
+            **metrics,
+        }
 
 
 def _requests(row: SampleRow, sample: RunSample, gen_kwargs: Mapping[str, Any]) -> tuple[list[list[Any]], list[list[Any]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -91,19 +90,18 @@ def _cast(kind: str, value: Any) -> Any:
 
 
 def _write_rows(file: Path, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], root: Path) -> Path:
-    write_atomically(file, partial(_fill, columns, rows), root=root)
-    return file
-
-
-def _fill(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]], handle: IO[bytes]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    schema = pyarrow.schema([(name, _type(kind)) for name, kind in columns.items()])
-    with pyarrow.parquet.ParquetWriter(handle, schema, compression="zstd") as writer:
-        remaining = iter(rows)
-        while batch := list(islice(remaining, BATCH)):
-            writer.write_batch(pyarrow.RecordBatch.from_pylist(batch, schema=schema))
+    schema, remaining = pyarrow.schema([(name, _type(kind)) for name, kind in columns.items()]), iter(rows)
+
+    def fill(handle: IO[bytes]) -> None:
+        with pyarrow.parquet.ParquetWriter(handle, schema, compression="zstd") as writer:
+            while batch := list(islice(remaining, BATCH)):
+                writer.write_batch(pyarrow.RecordBatch.from_pylist(batch, schema=schema))
+
+    write_atomically(file, fill, root=root)
+    return file
 
 
 def _type(kind: str) -> Any:

@@ -16,13 +16,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import mill
 from mill.api.errors import MillError, SpecError
 from mill.export.parquet import write_samples
 from mill.export.run import ExportedRun, clean, flatten, result_name
-from mill.export.target import Target, failure
+from mill.export.target import Target, failure, names_taking, parse_target
 from mill.report.collect import decision_text, mean_name, mean_of_tasks, sampled_text
 from mill.store.folder import MANIFEST, RESULTS, RunFolder
 from mill.support.files import json_text, read_bytes, write_atomically
@@ -30,10 +29,6 @@ from mill.support.processes import rank
 from mill.support.secrets import redact_text
 from mill.support.terminal import echo_data, logger, one_line, utf8, warn
 from mill.view.offline import results_page
-
-if TYPE_CHECKING:
-    from mill.export.target import Target
-
 
 DEFAULT_PROJECT = "mill"
 _MOST_TASKS = 20  # in the tag of a run
@@ -177,8 +172,6 @@ LONGEST_S = 60.0  # that an export may take before it is ended
 
 def check_trackers(targets: Sequence[str]) -> None:
     """Refuse, before a run, names that are no trackers and trackers that are not installed."""
-    from mill.export.target import names_taking, parse_target
-
     for target in map(parse_target, targets):
         if not target.exporter.is_tracker:
             trackers = names_taking("project")
@@ -193,8 +186,6 @@ def logged_to(folder: RunFolder, targets: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         if rank() == 0 and (folder.path / MANIFEST).exists():
-            from mill.export.target import parse_target
-
             for target in map(parse_target, targets):
                 _export(folder, target)
 
@@ -229,9 +220,7 @@ def _export(folder: RunFolder, target: Target) -> None:
 
 
 def main() -> None:
-    from mill.export.run import ExportedRun
-    from mill.export.target import parse_target
-    from mill.export.tracker import track
+    from mill.export.tracker import track  # of the module that targets import, and not of this second copy of it
 
     folder, root, target = json.load(sys.stdin)
     try:

@@ -3,7 +3,7 @@ GitHub-flavoured Markdown, in which no name, message or text of a model is marku
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mill.checks.subjects import CHECK_RUNS
 from mill.checks.verdict import first_sentences
 from mill.report.checks import details, metric_groups, task_table
 from mill.report.scores import COLUMNS, NUMBERS, result_warnings, score_table
-from mill.report.tables import escape, number
+from mill.report.tables import escape, markdown_table, number
 from mill.store.folder import MANIFEST, RESULTS, RunFolder, find_runs
 from mill.store.schema import Results, main_metric
 from mill.support.files import json_text
@@ -236,7 +236,7 @@ def report_markdown(sections: Sequence[Section], judge: Callable[[Check], Sequen
     if len(texts) == 1:
         return texts[0]
     anchored = [f'<a id="section-{number_of}"></a>\n\n{text}' for number_of, text in enumerate(texts, 1)]
-    return "\n".join([*_table(("what", "name", "when", "result"), rows), "", *anchored])
+    return "\n".join([*markdown_table(("what", "name", "when", "result"), rows), "", *anchored])
 
 
 def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = (), about: Sequence[tuple[str, About]] = ()) -> str:
@@ -255,11 +255,12 @@ def summary_markdown(check: Check, outcomes: Sequence[RuleOutcome] = (), about: 
     for group, members in metric_groups(check.variants):
         rows.append([f"**{group}**", *[""] * len(labels)])
         rows += [list(map(escape, row.texts)) for row in members]
-    lines += _table(("metric", *labels), rows, numbers=labels)
+    lines += markdown_table(("metric", *labels), rows, numbers=labels)
     for variant in check.variants:
         columns, texts = task_table(check, variant)
         if texts:
-            lines += ["", *_table(list(map(escape, columns)), [map(escape, row) for row in texts], numbers=columns[1:])]
+            rows = [list(map(escape, row)) for row in texts]
+            lines += ["", *markdown_table(list(map(escape, columns)), rows, numbers=columns[1:])]
     warnings = [f"- {escape(variant.label)}: {escape(line)}" for variant in check.variants for line in details(variant)]
     settings = [f"- settings: {escape(text)}"] if about and (text := listed(check.settings)) else []
     models = [_about_line(label, facts) for label, facts in about]
@@ -275,7 +276,7 @@ def run_markdown(run: RunSection) -> str:
     if run.results.tasks:
         table = score_table(run.results.tasks.values(), run.results.benchmarks.values(), "–")
         rows = [list(map(escape, row)) for row in table]
-        lines += [*_table(COLUMNS, rows, numbers=NUMBERS), ""]
+        lines += [*markdown_table(COLUMNS, rows, numbers=NUMBERS), ""]
     lines += [f"- {escape(warning)}" for warning in run.warnings]
     lines += [f"- {escape(path)}" for path in run.computed_by]
     lines += [_about_line("", run.about), f"- run: {escape(str(run.path))}, {escape(run.when)}", ""]
@@ -285,9 +286,3 @@ def run_markdown(run: RunSection) -> str:
 def _about_line(label: str, about: About) -> str:
     facts = ", ".join(f"{name} {value}" for name, value in about)
     return f"- {escape(f'{label}: {facts}' if label else facts)}"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Iterable[str]], numbers: Sequence[str] = ()) -> list[str]:
-    """The cells are escaped already."""
-    ruler = ("---:" if column in numbers else "---" for column in columns)
-    return [f"| {' | '.join(cells)} |" for cells in (columns, ruler, *rows)]

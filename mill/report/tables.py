@@ -8,7 +8,7 @@ import io
 import math
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,12 @@ def escape(text: str) -> str:
     """Names and messages, so that nothing in them is Markdown or HTML."""
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{char}" if char in "\\|*_`[]#!~" else char for char in text)
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[str] = ()) -> list[str]:
+    """The lines of a table. The cells are escaped already; the columns named in `numbers` are aligned on the right."""
+    ruler = ("---:" if column in numbers else "---" for column in columns)
+    return [f"| {' | '.join(cells)} |" for cells in (columns, ruler, *rows)]
 
 
 PLAIN_WIDTH = 1_000_000  # columns without a terminal: no name or number is wrapped or cut
@@ -287,12 +293,11 @@ class Listing:
         return out.getvalue()
 
     def _markdown(self) -> str:
-        ruler = ("---:" if column in self.numbers else "---" for column in self.shown)
-        lines = [f"| {' | '.join(map(_escaped, self.shown))} |", f"| {' | '.join(ruler)} |"]
-        for number, row in enumerate(self.cells):
-            texts = enumerate(map(_escaped, row))
-            cells = (f"**{one}**" if one and (number, column) in self.bold else one for column, one in texts)
-            lines.append(f"| {' | '.join(cells)} |")
+        rows = [list(map(_escaped, row)) for row in self.cells]
+        for row, column in self.bold:
+            rows[row][column] = f"**{rows[row][column]}**"
+        numbers = list(map(_escaped, self.numbers))
+        lines = markdown_table(list(map(_escaped, self.shown)), rows, numbers)
         return "\n".join([*lines, *(line for note in self.notes for line in ("", _escaped(note)))]) + "\n"
 
     def _write_parquet(self, handle: Any) -> None:

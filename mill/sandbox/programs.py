@@ -82,12 +82,6 @@ class Execution:
         return self.outcome == PASSED
 
 
-def run_python(source: str, *, timeout: float, most_output: int = 0) -> Execution:
-    """Run a program to its end, with up to so many bytes of what it prints. It passes if it gets there without an
-    exception."""
-    return run_program(chosen_sandbox(), source, timeout, most_output)
-
-
 def run_programs(
     sources: Sequence[str], *, timeout: float, preload: Sequence[str] = (), workers: int | None = None
 ) -> list[Execution]:
@@ -108,18 +102,15 @@ def run_programs(
 def require_imports(tests: Iterable[str]) -> None:
     """Refuse tests whose own imports fail in the sandbox: a right program would be scored as wrong."""
     names = {name for test in tests for name in _IMPORT.findall(test)}
-    missing = sorted(name for name in names if name.isidentifier() and not has_module(name))
+    sandbox = chosen_sandbox()
+    missing = sorted(name for name in names if name.isidentifier() and not has_module(sandbox, name))
     if missing:
         raise DataError(f"the tests import {missing[0]}, which the Python of the sandbox does not have")
 
 
-def has_module(name: str) -> bool:
-    """Whether a program can import a module here."""
-    return _imports(chosen_sandbox(), name)
-
-
 @functools.cache
-def _imports(sandbox: Sandbox, name: str) -> bool:
+def has_module(sandbox: Sandbox, name: str) -> bool:
+    """Whether a program can import a module there."""
     return run_program(sandbox, f"import {name}", _IMPORT_S).passed
 
 

@@ -13,7 +13,7 @@ from mill.api.request import MULTI_ROUND, Request
 from mill.api.response import Response
 from mill.api.task import RenderSettings, Sample, Task, TaskType
 from mill.api.tools import OK, Tool, ToolCall
-from mill.sandbox.programs import PASSED, TIMED_OUT, run_python
+from mill.sandbox.programs import PASSED, TIMED_OUT, chosen_sandbox, run_program
 
 MOST_OUTPUT = 2**16  # bytes that a program may print; the model gets fewer
 _BASH = """import subprocess
@@ -56,7 +56,7 @@ def file_tools(files: Mapping[str, str]) -> tuple[FunctionTool, FunctionTool]:
 def _run(program: str, timeout: float) -> str:
     if not isinstance(program, str):
         raise TypeError(f"a text is needed, not {type(program).__name__}")
-    done = run_python(program, timeout=timeout, most_output=MOST_OUTPUT)
+    done = run_program(chosen_sandbox(), program, timeout, MOST_OUTPUT)
     if done.outcome == TIMED_OUT:
         raise TimeoutError(f"it took more than {timeout:g} s{_after(done.output)}")
     if done.outcome != PASSED:

@@ -27,7 +27,7 @@ from mill.tasks.data_file import SUFFIXES, file_task, is_data_file
 from mill.tasks.hooks import check_attributes
 from mill.tasks.multiple_choice import GENERATED, is_generated
 
-_SOURCES = {
+SOURCES = {
     "lm-eval": "mill.bridges.lm_eval.source:LmEvalSource",
     "lmms-eval": "mill.bridges.lmms_eval.source:LmmsEvalSource",
 }
@@ -66,7 +66,7 @@ _opened: dict[str, TaskSource] = {}
 def split_name(name: str) -> tuple[str, str] | None:
     """The source and the name there; None for a task of mill itself."""
     source, colon, inner = name.partition(":")
-    return (source, inner) if colon and source in _SOURCES else None
+    return (source, inner) if colon and source in SOURCES else None
 
 
 def is_pattern(name: str) -> bool:
@@ -83,7 +83,7 @@ def source(name: str) -> TaskSource:
 
 
 def _open(name: str) -> TaskSource:
-    module, _, attribute = _SOURCES[name].partition(":")
+    module, _, attribute = SOURCES[name].partition(":")
     opened: TaskSource = getattr(importlib.import_module(module), attribute)()
     return opened
 
@@ -97,7 +97,7 @@ def _own_sources() -> dict[str, TaskSource]:
 def names_in_sources(name: str) -> list[str]:
     """The prefixed names of a name that packages here have."""
     found = []
-    for prefix in _SOURCES:
+    for prefix in SOURCES:
         try:
             source(prefix).names(name)
         except MillError:  # not installed, or no such name
@@ -121,10 +121,6 @@ def added_folders() -> tuple[str, ...]:
     """The folders added so far; another process adds the same."""
     known = _own_sources().get(_YAML_FORMAT) or _opened.get(_YAML_FORMAT)
     return tuple(known.folders()) if known is not None else ()
-
-
-def source_names() -> tuple[str, ...]:
-    return tuple(_SOURCES)
 
 
 def expand_task_files(names: Iterable[str]) -> list[str]:
@@ -219,12 +215,6 @@ def make_task(name: str) -> Task:
     return task
 
 
-def _is_pattern(name: str) -> bool:
-    """Whether a name stands for several tasks. A data file may be called so, too."""
-    is_name = (is_data_file(name) and is_file(name)) or split_name(name) is not None
-    return is_pattern(name) and not is_name
-
-
 def select(names: list[str]) -> Selection:
     """Tasks and benchmarks by name or pattern (`mmlu_high_school_*`), each once."""
     selected: dict[str, Task] = {}
@@ -249,7 +239,9 @@ def select(names: list[str]) -> Selection:
 
     for name in names:
         matching = [name]
-        if _is_pattern(name):  # renderings by letter are other questions: they match only where the pattern names them
+        is_name = (is_data_file(name) and is_file(name)) or split_name(name) is not None  # a data file may be called *.csv
+        if is_pattern(name) and not is_name:
+            # Renderings by letter are other questions: they match only where the pattern names them.
             named = fnmatch.filter(tasks.names(), name)
             matching = [task for task in named if GENERATED in name or not is_generated(task)]
         if not matching:

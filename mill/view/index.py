@@ -300,16 +300,12 @@ def sync_forever(index: ResultsIndex, stopped: threading.Event, on_change: Any, 
 
 MOST_CHARACTERS = 20_000  # of each text: half from its end, where a question is, since few-shot prompts start alike
 _SEARCHED = 500
-_PAUSE_S = 0.2
 
 
-def build_search(index: ResultsIndex, stopped: threading.Event, busy: Callable[[], bool] = lambda: False) -> None:
+def build_search(index: ResultsIndex, stopped: threading.Event) -> None:
     """Add the words of all samples that are not in the full-text index yet, in short transactions so that nothing waits for
-    it, and not while the server is `busy` with requests."""
+    it."""
     while not stopped.is_set():
-        if busy():
-            stopped.wait(_PAUSE_S)
-            continue
         rows = _next_rows(index)
         if not rows:
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -244,5 +245,4 @@ def load(folder: str | Path) -> LoadedResults:
     return LoadedResults(ResultsIndex(Path(folder)))
 
 
-def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    return data_frame("mill.load", rows, columns)
+_frame = partial(data_frame, "mill.load")

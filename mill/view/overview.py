@@ -80,7 +80,6 @@ def _count_lines(growth: _Growth, folder: Path) -> None:
 
 
 _SHOWN_METRICS = 3
-_QUIET_S = 1.0
 _MOST_WARNINGS = 50
 
 
@@ -90,12 +89,6 @@ class Viewer:
 
     index: ResultsIndex
     live: LiveProgress = field(default_factory=LiveProgress)
-    requested: float = 0.0
-    """When the last request came, by the monotonic clock."""
-
-    def busy(self) -> bool:
-        """Whether pages send requests, so that work in the background waits."""
-        return time.monotonic() - self.requested < _QUIET_S
 
 
 def overview(viewer: Viewer) -> dict[str, Any]:

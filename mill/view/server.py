@@ -14,7 +14,6 @@ import signal
 import sqlite3
 import sys
 import threading
-import time
 import webbrowser
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -100,9 +99,8 @@ def make_app(index: ResultsIndex, token: str, host: str = "127.0.0.1") -> web.Ap
     app.router.add_get("/api/media", _media)
     app.router.add_get("/api/{name}", _api)
     app.router.add_get("/events", _events)
-    app.router.add_get("/report/{kind}/{uid}", _report)
+    app.router.add_get("/report/{kind:check|run}/{uid}", _report)
     app.router.add_get("/", _page)
-    app.router.add_get("/{path:.*}", _nothing)
     app.cleanup_ctx.append(_background)
     app.on_shutdown.append(_close_streams)
     return app
@@ -126,7 +124,7 @@ async def _background(app: web.Application) -> AsyncIterator[None]:
             if changed.wait(0.5):
                 changed.clear()
                 with contextlib.suppress(MillError, OSError):
-                    build_search(index, stopped, app[VIEWER].busy)
+                    build_search(index, stopped)
 
     threads = [
         threading.Thread(target=sync_forever, args=(index, stopped, changed.set), daemon=True),
@@ -148,8 +146,6 @@ async def _in_thread(request: web.Request, function: Any, *arguments: Any) -> An
 
 async def _api(request: web.Request) -> web.Response:
     given = {name: value for name, value in request.query.items() if name != "token"}
-    if request.match_info["name"] != "state":  # which open pages request by themselves
-        request.app[VIEWER].requested = time.monotonic()
     return await _attempt(request, _answered, request.app[VIEWER], request.match_info["name"], given)
 
 
@@ -245,8 +241,6 @@ async def _report(request: web.Request) -> web.Response:
     def read() -> web.Response:
         from mill.view.offline import index_page
 
-        if names["kind"] not in ("check", "run"):
-            return _error(404, "there is no such page")
         response = web.Response(body=index_page(index, **{names["kind"]: names["uid"]}), content_type="text/html")
         response.headers["Content-Security-Policy"] = f"{policy(OFFLINE)}; frame-ancestors 'none'"
         return response
@@ -258,10 +252,6 @@ async def _page(request: web.Request) -> web.Response:
     response = web.Response(body=live_page(), content_type="text/html", charset="utf-8")
     response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
     return response
-
-
-async def _nothing(request: web.Request) -> web.Response:
-    return _error(404, "there is no such page")
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mill.sandbox import isolation
-from mill.sandbox.programs import chosen_sandbox, run_python
+from mill.sandbox.programs import chosen_sandbox, run_program
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(chosen_sandbox().problem), reason="bubblewrap is not installed or does not work here")
@@ -244,7 +244,7 @@ def machine() -> tuple[object, ...]:
 def test_a_hostile_program_fails_and_changes_nothing(what: str, port: int) -> None:
     program, expected = PROGRAMS[what]
     before = machine()
-    found = run_python(program.replace("{port}", str(port)), timeout=3 if "timed out" in expected else 60)
+    found = run_program(chosen_sandbox(), program.replace("{port}", str(port)), timeout=3 if "timed out" in expected else 60)
     line = f"{found.outcome}: {found.error}"
     assert line.startswith(tuple(expected.split("|"))) and not found.passed, line
     assert len(found.error) <= 1300 and found.error.isascii()
@@ -262,7 +262,7 @@ def test_a_token_with_a_name_would_be_found(tmp_path: Path, monkeypatch: pytest.
     assert stored != text
     (tmp_path / "runner.py").write_text(stored)
     monkeypatch.setattr(isolation, "RUNNER", tmp_path / "runner.py")
-    assert run_python(SEARCH, timeout=20).passed
+    assert run_program(chosen_sandbox(), SEARCH, timeout=20).passed
 
 
 def test_nothing_of_a_background_process_is_left() -> None:
@@ -273,7 +273,7 @@ def test_nothing_of_a_background_process_is_left() -> None:
         f"    os.execv('/usr/bin/sleep', ['{name}', '600'])\n"
         f"os.close(pipe)\nos.read(end, 1)"  # until the other process has its name, and so closed the pipe
     )
-    assert run_python(program, timeout=10).passed
+    assert run_program(chosen_sandbox(), program, timeout=10).passed
     until(lambda: name not in _command_lines(), "end of the process")
 
 

@@ -16,7 +16,7 @@ from mill.api.consent import Consent, consenting
 from mill.api.errors import DataError, RunError
 from mill.bridges.lm_eval.scoring import CodeEval
 from mill.sandbox.isolation import Bubblewrap, Sandbox, popen
-from mill.sandbox.programs import has_module, require_imports, run_program, run_programs, run_python
+from mill.sandbox.programs import chosen_sandbox, has_module, require_imports, run_program, run_programs
 
 ROOT = Path(__file__).parents[2]
 isolated = pytest.mark.skipif(bool(Bubblewrap().problem), reason="bubblewrap is not installed or does not work here")
@@ -45,7 +45,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[str]:
     ],
 )
 def test_a_program_that_reaches_its_end_passes(program: str) -> None:
-    assert run_python(program, timeout=10).outcome == "passed"
+    assert run_program(chosen_sandbox(), program, timeout=10).outcome == "passed"
 
 
 @pytest.mark.usefixtures("sandbox")
@@ -62,7 +62,7 @@ def test_a_program_that_reaches_its_end_passes(program: str) -> None:
     ],
 )
 def test_a_program_that_does_not_fails_with_its_reason(program: str, reason: str) -> None:
-    found = run_python(program, timeout=10)
+    found = run_program(chosen_sandbox(), program, timeout=10)
     assert found.outcome == "failed" and found.error.startswith(reason), found
 
 
@@ -71,7 +71,7 @@ def test_a_program_that_does_not_fails_with_its_reason(program: str, reason: str
     "program", ["while True: pass", "import time; time.sleep(3600)", "import subprocess; subprocess.run(['sleep', '3600'])"]
 )
 def test_a_program_that_does_not_end_is_ended(program: str) -> None:
-    assert run_python(program, timeout=1).outcome == "timed out"
+    assert run_program(chosen_sandbox(), program, timeout=1).outcome == "timed out"
 
 
 @pytest.mark.usefixtures("sandbox")
@@ -85,7 +85,7 @@ def test_results_are_in_the_order_of_the_programs_and_each_has_its_own_time() ->
 @isolated
 def test_numpy_can_be_imported() -> None:
     pytest.importorskip("numpy")
-    assert has_module("numpy")
+    assert has_module(chosen_sandbox(), "numpy")
     check = "import numpy as np\nassert np.allclose(np.linalg.inv(np.eye(3)), np.eye(3))"
     loaded = f"import sys\nassert 'numpy' in sys.modules\n{check}"
     assert [one.outcome for one in run_programs([check, loaded], timeout=20, preload=["numpy"])] == ["passed", "passed"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mill.api.consent import Consent, consenting
-from mill.sandbox.programs import run_python
+from mill.sandbox.programs import chosen_sandbox, run_program
 from mill.tasks.agent import bash_tool
 from tests.waiting import until
 
@@ -53,7 +53,7 @@ def left() -> list[str]:
     ("ending", "outcome"), [("", "passed"), ("raise ValueError", "failed"), ("while True: pass", "timed out")]
 )
 def test_no_process_is_left(ending: str, outcome: str) -> None:
-    assert run_python(DAEMON + ending, timeout=2).outcome == outcome
+    assert run_program(chosen_sandbox(), DAEMON + ending, timeout=2).outcome == outcome
     until(lambda: not left(), lambda: f"end of {left()}")
 
 
@@ -67,6 +67,6 @@ def test_no_process_of_a_bash_call_is_left() -> None:
 def test_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests use the common one at the same time
     program = "import os\nos.mkdir('a')\nopen('a/b', 'w').close()\nos.chmod('a', 0)\nos.chmod('.', 0)\n"
-    assert run_python(program + "while True: pass", timeout=1).outcome == "timed out"
-    assert run_python(program, timeout=60).passed
+    assert run_program(chosen_sandbox(), program + "while True: pass", timeout=1).outcome == "timed out"
+    assert run_program(chosen_sandbox(), program, timeout=60).passed
     assert list(tmp_path.iterdir()) == []

@@ -79,7 +79,8 @@ def make_index(root: Path, problems: list[str] | None = None) -> Entries:
     problems, with the reason."""
     entries: Entries = {}
     tags: dict[str, list[str]] = {}
-    for file in yaml_files(root):
+    files = (file for file in root.rglob("*.yaml") if not SKIPPED & set(file.parts) and file.is_file())
+    for file in sorted(files, key=lambda file: file.as_posix()):
         config = named_keys(file, problems)
         group, task = config.get("group"), config.get("task")
         if "class" not in config and isinstance(group, str):
@@ -92,11 +93,6 @@ def make_index(root: Path, problems: list[str] | None = None) -> Entries:
     for tag, tasks in tags.items():
         entries.setdefault(tag, IndexEntry(TAG, members=tuple(sorted(tasks))))
     return entries
-
-
-def yaml_files(root: Path) -> Iterator[Path]:
-    files = (file for file in root.rglob("*.yaml") if not SKIPPED & set(file.parts) and file.is_file())
-    yield from sorted(files, key=lambda file: file.as_posix())
 
 
 def _member_names(members: Sequence[Any]) -> Iterator[str]:

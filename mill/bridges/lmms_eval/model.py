@@ -5,7 +5,7 @@ lmms-eval gives the prompts and scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult
@@ -37,19 +37,16 @@ class MillLmms(lmms):  # type: ignore[misc]
         self.model = self.recorded.model
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        return self._texts(self._generation(*instance.args) for instance in requests)
+        made = []
+        for context, given in (self._generation(*instance.args) for instance in requests):
+            options = generation_options(**decoding_options(given, "\n\n", plain=isinstance(context, str)))
+            made.append(Request(GENERATE, context, options=options))
+        return [str(response.text) for response in self.recorded.answers(made)]
 
     def _generation(
         self, context: str, doc_to_messages: Any, gen_kwargs: Any, doc_id: int, task: str, split: str
     ) -> tuple[Context, Any]:
         return from_lmms_eval(doc_to_messages(self.task_dict[task][split][doc_id])), gen_kwargs
-
-    def _texts(self, prompts: Iterable[tuple[Context, Any]]) -> list[str]:
-        requests = []
-        for context, given in prompts:
-            options = generation_options(**decoding_options(given, "\n\n", plain=isinstance(context, str)))
-            requests.append(Request(GENERATE, context, options=options))
-        return [str(response.text) for response in self.recorded.answers(requests)]
 
     def loglikelihood(self, requests: list[Any]) -> list[_Loss]:
         raise SpecError("choices are scored by the simple form of this model: --force_simple")

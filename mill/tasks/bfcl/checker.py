@@ -206,14 +206,11 @@ def _javascript_object(text: str) -> Any:
     while ":" in rest:
         key, _, rest = rest.partition(":")
         value, *others = _JS_NEXT_ENTRY.split(rest, maxsplit=1)
-        entries[key.strip().strip("'\"")] = _javascript_entry(value.strip())
+        value = value.strip()
+        is_array = value.startswith("[") and value.endswith("]")
+        entries[key.strip().strip("'\"")] = _javascript_array(value) if is_array else _javascript_item(value.strip("'\""))
         rest = others[0] if others else ""
     return entries
-
-
-def _javascript_entry(text: str) -> Any:
-    is_array = text.startswith("[") and text.endswith("]")
-    return _javascript_array(text) if is_array else _javascript_item(text.strip("'\""))
 
 
 def _javascript_item(text: str) -> Any:

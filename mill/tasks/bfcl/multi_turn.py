@@ -17,7 +17,7 @@ from mill.support.terminal import describe
 from mill.tasks.agent import tool_turns
 from mill.tasks.bfcl.checker import PYTHON, tools_of
 from mill.tasks.bfcl.questions import CallTask, read_code, read_dialogs, spelled, turn_messages, with_system_prompt
-from mill.tasks.bfcl.simulation import ApiCode, SimulationPool
+from mill.tasks.bfcl.simulation import ApiNamespace, SimulationPool, compile_apis
 
 DIALOGS = [f"multi_turn_{name}" for name in ("base", "miss_func", "miss_param", "long_context")]
 MOST_STEPS = 20  # of a turn, as on the leaderboard: the dialog ends at another response with calls
@@ -41,7 +41,7 @@ class MultiTurnTask(CallTask):
     @cached_property
     def _apis(self) -> SimulationPool:
         sources = read_code(self.category_name)
-        self._code = ApiCode(sources)
+        self._code = compile_apis(sources)
         return SimulationPool(sources, CALL_S)
 
     def configure(self, settings: RenderSettings) -> None:
@@ -50,7 +50,7 @@ class MultiTurnTask(CallTask):
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings) -> None:
         """Start every dialog once: data that does not fit the APIs is refused before the run."""
-        namespace = self._code.namespace()
+        namespace = ApiNamespace(self._code)
         for sample in samples:
             try:
                 simulation = namespace.start(sample.doc, long_context=self.long_context)

@@ -60,20 +60,19 @@ def expected_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     raise ValueError(f"{text[:60]!r} is not a call of a function with plain values")
 
 
-class ApiCode:
-    """The compiled modules of the APIs."""
+Compiled = Mapping[str, CodeType]
+"""The modules of the APIs."""
 
-    def __init__(self, sources: Mapping[str, str]) -> None:
-        try:
-            self._compiled = {name: compile(text, f"{CODE}/{name}.py", "exec") for name, text in sources.items()}
-            namespace = ApiNamespace(self._compiled)
-            for class_name in MODULES:
-                namespace.class_of(class_name)
-        except Exception as error:  # such as a package that is not installed
-            raise DataError(f"the simulated APIs of bfcl-eval cannot be loaded: {describe(error)}") from error
 
-    def namespace(self) -> ApiNamespace:
-        return ApiNamespace(self._compiled)
+def compile_apis(sources: Mapping[str, str]) -> Compiled:
+    try:
+        compiled = {name: compile(text, f"{CODE}/{name}.py", "exec") for name, text in sources.items()}
+        namespace = ApiNamespace(compiled)
+        for class_name in MODULES:
+            namespace.class_of(class_name)
+    except Exception as error:  # such as a package that is not installed
+        raise DataError(f"the simulated APIs of bfcl-eval cannot be loaded: {describe(error)}") from error
+    return compiled
 
 
 class ApiNamespace:
@@ -82,7 +81,7 @@ class ApiNamespace:
     Only instances of the same namespace can be equal.
     """
 
-    def __init__(self, compiled: Mapping[str, CodeType]) -> None:
+    def __init__(self, compiled: Compiled) -> None:
         self._compiled = compiled
         self._modules: dict[str, ModuleType] = {}
 
@@ -180,20 +179,20 @@ MOST_MEMORY = 2 << 30  # bytes
 Call = tuple[str, Mapping[str, Any]]
 
 
-def last_result(code: ApiCode, doc: Mapping[str, Any], long_context: bool, calls: Sequence[Call]) -> str:
+def last_result(code: Compiled, doc: Mapping[str, Any], long_context: bool, calls: Sequence[Call]) -> str:
     """The result of the last call, on new instances that the calls before have changed."""
-    simulation = code.namespace().start(doc, long_context=long_context)
+    simulation = ApiNamespace(code).start(doc, long_context=long_context)
     return [simulation.call(name, (), named) for name, named in calls][-1]
 
 
 def first_difference(
-    code: ApiCode, doc: Mapping[str, Any], long_context: bool, turns: Sequence[Sequence[Call] | None]
+    code: Compiled, doc: Mapping[str, Any], long_context: bool, turns: Sequence[Sequence[Call] | None]
 ) -> str:
     """Why the calls of the turns are not as expected; empty where they are. A turn is None where the model called nothing.
 
     Calls of a turn without expected ones are executed and not judged, as on the leaderboard.
     """
-    namespace = code.namespace()
+    namespace = ApiNamespace(code)
     own, wanted = (namespace.start(doc, long_context=long_context) for _ in range(2))
     results: list[str] = []
     for number, (turn, expected) in enumerate(zip(turns, doc["ground_truth"], strict=True), 1):
@@ -287,7 +286,7 @@ def main() -> None:
     _limit_memory()
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # where what the APIs print goes, too
-    code = ApiCode(json.loads(sys.stdin.readline()))
+    code = compile_apis(json.loads(sys.stdin.readline()))
     print("{}", file=output, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
