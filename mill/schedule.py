@@ -120,19 +120,14 @@ def unscheduled(output_dir: Path) -> list[tuple[str, str, str]]:
         if str(folder.path.relative_to(output_dir)) in scheduled:
             continue
         try:
-            missing += _missing_tasks(folder)
+            manifest = convert(folder.manifest(), Manifest, folder.path / MANIFEST, RunError)
+            results = folder.results().tasks
         except RunError as error:  # one damaged run does not hide the others
             missing.append((folder.path.parent.name, folder.path.name, str(error)))
-    return missing
-
-
-def _missing_tasks(folder: RunFolder) -> list[tuple[str, str, str]]:
-    manifest, results = convert(folder.manifest(), Manifest, folder.path / MANIFEST, RunError), folder.results().tasks
-    missing = []
-    for task, entry in manifest.tasks.items():
-        what = Expected(entry.n, entry.version, entry.data_hash).missing(results.get(task))
-        if what:
-            missing.append((manifest.model.name, task, what))
+            continue
+        for task, entry in manifest.tasks.items():
+            if what := Expected(entry.n, entry.version, entry.data_hash).missing(results.get(task)):
+                missing.append((manifest.model.name, task, what))
     return missing
 
 

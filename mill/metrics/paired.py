@@ -267,14 +267,10 @@ def _bounds(ordered: Sequence[float], share: float, effective: float, lowest: fl
         up_to = (index + 1) / n * effective
         return beta_cdf(share, up_to, effective - up_to + 1) <= TAIL
 
-    first = _first(lambda index: not too_low(index), n)
-    last = _first(high_enough, n)
+    # The first index for which a condition holds that holds for all after it.
+    first = bisect_left(range(n), True, key=lambda index: not too_low(index))
+    last = bisect_left(range(n), True, key=high_enough)
     return ordered[first - 1] if first else lowest, ordered[last] if last < n else math.inf
-
-
-def _first(holds: Callable[[int], bool], n: int) -> int:
-    """The first index for which a condition holds that holds for all after it; n if there is none."""
-    return bisect_left(range(n), True, key=holds)
 
 
 POWER = 0.8  # how often enough samples show a loss

@@ -89,10 +89,6 @@ def _valued(row: SampleRow) -> set[str]:
     return {metric for metric in row.values if row.number(metric) is not None}
 
 
-COLUMNS = (
-    "run", "task", "metric", "n_shots", "value_a", "value_b", "difference", "low", "high", "p", "p_corrected", "change",
-    "pairs", "paired_a", "paired_b", "n_a", "n_b", "run_a", "run_b",
-)  # fmt: skip
 NUMBERS = ("A", "B", "B - A", "95 % interval", "p", "p (Holm)", "pairs")
 LEVEL = 0.05
 BETTER, WORSE, DIFFERENT, SAME = "better", "worse", "different", ""
@@ -269,7 +265,7 @@ def diff_listing(found: ScoreDiff) -> Listing:
     bold = {(number_of_row, shown.index("B - A")) for number_of_row, row in enumerate(found.rows) if row.change}
     return Listing(
         data,
-        COLUMNS,
+        list(data[0]),
         shown,
         cells,
         numbers=("n_shots", *NUMBERS),
@@ -280,6 +276,7 @@ def diff_listing(found: ScoreDiff) -> Listing:
 
 
 def _data(row: DiffRow) -> Mapping[str, Any]:
+    """The columns of CSV, JSON and Parquet."""
     one, paired = row.found.difference.estimate, row.found.values or (None, None)
     return {
         "run": row.run,

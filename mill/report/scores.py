@@ -175,14 +175,10 @@ def score_warnings(outcome: Outcome) -> list[str]:
 
 
 def result_warnings(
-    tasks: Sequence[TaskResult],
-    benchmarks: Sequence[BenchmarkResult],
-    decisions: Sequence[Decision] = (),
-    *,
-    failures: bool = True,
+    tasks: Sequence[TaskResult], benchmarks: Sequence[BenchmarkResult], decisions: Sequence[Decision]
 ) -> list[str]:
-    """What several tasks share is one line. `failures` is whether failed samples are listed."""
-    lines = by_task({task.task: warnings(task, failures) for task in tasks}, {task.task: task.warnings for task in tasks})
+    """What several tasks share is one line."""
+    lines = by_task({task.task: warnings(task) for task in tasks}, {task.task: task.warnings for task in tasks})
     lines += [f"{mean.benchmark}: no value of {', '.join(mean.missing)}" for mean in benchmarks if mean.missing]
     return lines + [f"{decision.of}: {describe_decision(decision)}" for decision in decisions]
 
@@ -201,7 +197,7 @@ def model_warnings(outcome: Outcome) -> list[str]:
     return [f"{outcome.model}: {line}" for line in outcome.warnings]
 
 
-def warnings(task: TaskResult, failures: bool = True) -> list[str]:
+def warnings(task: TaskResult) -> list[str]:
     """Warnings of the task, flags of its samples, and failed samples."""
     lines = list(task.warnings)
     if task.errors < task.n and not any(estimate.n for estimate in task.metrics.values()):
@@ -209,7 +205,7 @@ def warnings(task: TaskResult, failures: bool = True) -> list[str]:
     for name, flagged in task.flags.items():
         says = FLAGS[name].says if name in FLAGS else f"have the flag {name}"
         lines.append(f"{flagged.n} of {task.n} samples {says}{f' ({_named(flagged.samples)})' if flagged.samples else ''}")
-    if task.errors and failures:
+    if task.errors:
         lines.append(f"{task.errors} of {task.n} samples failed and have no score:")
         for error, ids in failures_by_error(task).items():
             lines.append(f"  {f'sample {ids[0]}' if len(ids) == 1 else f'{len(ids)} ({_named(ids)})'}: {error}")

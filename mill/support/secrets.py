@@ -96,11 +96,6 @@ def is_variable(value: str) -> bool:
     return re.fullmatch(r"\$\w+", value) is not None
 
 
-def variables_in(address: str) -> list[str]:
-    """The environment variable that stands for the password or the token in an address, if one does."""
-    return re.findall(r"://(?:[^/@\s:]*:)?\$(\w+)@", address)
-
-
 def fill_variables(address: str) -> str:
     """An address for a library that takes the password itself, not the name of a variable."""
 

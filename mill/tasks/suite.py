@@ -66,7 +66,7 @@ ANSWERED = "answered"  # the metric of prompts without a gold answer: whether th
 
 _AS_TASK, _LEFT_OUT = "--tasks FILE.jsonl runs the file as a task, which sends it", "rename or remove the column"
 _UNSENT = {
-    **dict.fromkeys(("system", "image", "choices"), _AS_TASK),
+    **dict.fromkeys(("system", "choices", *MEDIA_KINDS), _AS_TASK),
     **dict.fromkeys(("messages", "tools", "tool_choice", "response_format"), _LEFT_OUT),
 }
 """Columns that would change a request, and what to do about them."""
@@ -131,9 +131,6 @@ def _checked(row: Mapping[str, Any], index: int, suite: str) -> dict[str, Any]:
     if not isinstance(prompt, str) or not prompt.strip():
         raise DataError(f"{where} has no text under 'prompt'; it has {', '.join(row) or 'nothing'}")
     name = index if row.get("id") is None else row["id"]
-    media = next((kind for kind in MEDIA_KINDS if row.get(kind) is not None), None)
-    if media is not None:
-        raise DataError(f"{where} has {media}, and the prompts of a suite are text; name the file as a task instead")
     checked = {**row, "id": str(name), "prompt": prompt, "category": str(row.get("category") or FREE)}
     for optional in ("answer", "extract", "max_tokens"):
         if checked.get(optional) is None:

@@ -177,8 +177,7 @@ def _dots(name: str, variants: Sequence[Variant]) -> Plot:
     points, axis = list(known.values()), Axis("", 0, 1, percent=True)
     if name in ("kl_mean", "flip_rate", "acc_drop"):
         points, axis = _on_axis(name, points)
-    rows = [(variants[index].label, point, index) for index, point in zip(known, points, strict=True)]
-    drawn = [[label, asdict(point), number] for label, point, number in rows]
+    drawn = [[variants[index].label, asdict(point), index] for index, point in zip(known, points, strict=True)]
     return {"kind": "dots", "title": _headed(name), "x": asdict(axis), "rows": drawn}
 
 

@@ -67,21 +67,16 @@ def results_page(path: Path) -> bytes:
         index = ResultsIndex(path, cache=Path(cache))
         try:
             index.sync()
-            _refuse_unreadable(index)
+            damaged = [run.error for run in index.runs.values() if run.error]
+            damaged += [entry["error"] for entry in check_queries.list_checks(index) if "error" in entry]
+            if len(damaged) == len(index.runs) + len(index.checks):
+                nothing = f"{index.root} contains no run and no check; `mill eval` and `mill compare` write them"
+                raise RunError(damaged[0] if damaged else nothing)
+            for reason in damaged:  # one of them does not hide the others
+                warn(f"left out: {reason}")
             return index_page(index)
         finally:
             index.close()
-
-
-def _refuse_unreadable(index: ResultsIndex) -> None:
-    """One damaged run or check does not hide the others, but there must be one that is not."""
-    damaged = [run.error for run in index.runs.values() if run.error]
-    damaged += [entry["error"] for entry in check_queries.list_checks(index) if "error" in entry]
-    if len(damaged) == len(index.runs) + len(index.checks):
-        nothing = f"{index.root} contains no run and no check; `mill eval` and `mill compare` write them"
-        raise RunError(damaged[0] if damaged else nothing)
-    for reason in damaged:
-        warn(f"left out: {reason}")
 
 
 def index_page(index: ResultsIndex, *, run: str = "", check: str = "") -> bytes:

@@ -16,7 +16,6 @@ from mill.support.secrets import (
     redact_text,
     refuse_inline,
     split_password,
-    variables_in,
 )
 
 
@@ -87,7 +86,6 @@ def test_an_address_is_printed_and_stored_without_its_secret(address: str) -> No
 def test_the_userinfo_of_an_address_is_the_login(monkeypatch: pytest.MonkeyPatch, address: str, login: str) -> None:
     monkeypatch.setenv("SOME_TOKEN", "sk-12345")
     assert split_password(address) == ("http://host/v1", login)
-    assert variables_in(address) == (["SOME_TOKEN"] if "$" in address else [])
 
 
 def test_a_query_in_an_address_is_refused_without_printing_its_key() -> None:

@@ -77,7 +77,7 @@ def test_answers_are_scored_where_gold_is_known(tmp_path: Path) -> None:
         ({"prompt": ""}, "line 2 has no text under 'prompt'"),
         (
             {"prompt": "a", "video": "a.mp4"},
-            "line 2 has video, and the prompts of a suite are text; name the file as a task",
+            "line 2 has 'video', which is not sent with a prompt; --tasks FILE.jsonl runs the file as a task",
         ),
         ([1], "row 2 is a list, not an object"),
     ],

@@ -9,7 +9,8 @@ with the texts so far, until it gets to its end.
 from __future__ import annotations
 
 import contextlib
-import json
+import io
+import json as json_module
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -148,35 +149,21 @@ class _Client:
         raise Refused(f"it calls its judge through {name} of the package openai, where only chat completions are answered")
 
 
-class _HttpResponse:
+def _post(url: str, data: Any = None, json: Any = None, **options: Any) -> Any:
     """A chat completion as an answer over HTTP."""
+    import requests
 
-    status_code, ok = 200, True
-
-    def __init__(self, text: str) -> None:
-        message = {"role": "assistant", "content": text}
-        self._data = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "model": "judge", "usage": {}}
-        self.text = json.dumps(self._data)
-        self.content = self.text.encode()
-
-    def json(self) -> Any:
-        return self._data
-
-    def raise_for_status(self) -> None:
-        return
-
-
-def _post(url: str, data: Any = None, json: Any = None, **options: Any) -> _HttpResponse:
-    payload = json if json is not None else _parsed(data)
+    payload = json
+    with contextlib.suppress(ValueError, TypeError):
+        payload = json_module.loads(data) if json is None else json
     if not isinstance(payload, Mapping) or "messages" not in payload:
         raise Refused(f"it calls a web service, {url}, which is not a judge")
-    return _HttpResponse(_complete(payload))
-
-
-def _parsed(data: Any) -> Any:
-    with contextlib.suppress(ValueError, TypeError):
-        return json.loads(data)
-    return None
+    message = {"role": "assistant", "content": _complete(payload)}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    answer = requests.Response()
+    answer.status_code = 200
+    answer.raw = io.BytesIO(json_module.dumps({"choices": [choice], "model": "judge", "usage": {}}).encode())
+    return answer
 
 
 @contextlib.contextmanager

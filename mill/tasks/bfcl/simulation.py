@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import CodeType, ModuleType
@@ -204,21 +205,9 @@ def first_difference(
             return f"no call in turn {number}"
         if different := own.difference(wanted):
             return f"{different} is not as expected after turn {number}"
-        if missing := _missing(needed, results):
-            return f"no call up to turn {number} gave {missing[0][:200]}"
+        if missing := Counter(needed) - Counter(results):  # each result of all calls so far counts once
+            return f"no call up to turn {number} gave {next(iter(missing))[:200]}"
     return ""
-
-
-def _missing(needed: Sequence[str], results: Sequence[str]) -> list[str]:
-    """The expected results that are not among those of all calls so far, each of which counts once."""
-    left = list(results)
-    missing = []
-    for result in needed:
-        if result in left:
-            left.remove(result)
-        else:
-            missing.append(result)
-    return missing
 
 
 def _limit_memory() -> None:
