@@ -163,7 +163,7 @@ def _compare(
     load_files(tuple(given.task_paths))
     selection = _selection(tasks) if tasks is not None else Selection(select_suites(given.prompts or ["numerics"]), ())
     config = check_config(given, selection, top_logprobs=TOP_LOGPROBS)
-    specs = [_spec_of(model) if isinstance(model, MillModel) else _parsed(model, given.base_url) for model in models]
+    specs = [_spec_of(model, given.base_url or "") for model in models]
     named = labelled(specs, labels or [None] * len(models))
     subjects = [_subject(label, spec, model, config) for (label, spec), model in zip(named, models, strict=True)]
     kind = "compare" if len(models) == 2 else "sweep"
@@ -219,10 +219,6 @@ def _selection(tasks: Tasks) -> Selection:
     return Selection((*named.tasks, *objects.values()), named.benchmarks)
 
 
-def _parsed(model: str | Spec, base_url: str | None) -> Spec:
-    return make_spec(model, base_url=base_url or "", if_served=True) if isinstance(model, str) else model
-
-
 def _subject(label: str, spec: Spec, model: Model, config: CheckConfig) -> Subject:
     if not isinstance(model, MillModel):
         return open_subject(label, spec, config)
@@ -231,10 +227,11 @@ def _subject(label: str, spec: Spec, model: Model, config: CheckConfig) -> Subje
     return Subject(label, spec, model)
 
 
-def _spec_of(model: MillModel) -> Spec:
+def _spec_of(model: Model, base_url: str = "") -> Spec:
     """A model made in Python has no spec: its class and arguments identify it."""
-    arguments: Mapping[str, Any] = model.arguments or {"path": model.model_name}
-    return Spec(type(model).__name__, arguments)
+    if isinstance(model, MillModel):
+        return Spec(type(model).__name__, model.arguments or {"path": model.model_name})
+    return make_spec(model, base_url=base_url, if_served=True) if isinstance(model, str) else model
 
 
 def _warn_unidentified(model: MillModel) -> None:

@@ -148,7 +148,8 @@ def _state_of(model: MillModel, known: Mapping[str, str] | None = None) -> dict[
     """What an object holds: weights by content and, unless its class says by `identity` what counts, the texts, numbers and
     lists in its attributes and in the variables of its class. Weights that `known` has are not read again."""
     cls, known = type(model), known or {}
-    declared = _declares_identity(cls)
+    # Whether the class says itself what identifies it, as mill's backends do.
+    declared = next(base.__name__ for base in cls.__mro__ if "identity" in vars(base)) != "MillModel"
     state, attributes = dict[str, str](), dict(vars(model))
     for base in reversed(_user_bases(cls)):
         attributes = {**{name: value for name, value in vars(base).items() if name[:2] != "__"}, **attributes}
@@ -163,11 +164,6 @@ def _state_of(model: MillModel, known: Mapping[str, str] | None = None) -> dict[
         elif (content := _content(value, depth=1 if declared else _DEPTH, objects=not declared)) is not None:
             state[weights] = content
     return state
-
-
-def _declares_identity(cls: type) -> bool:
-    """Whether a class says itself what identifies it, as mill's backends do."""
-    return next(base.__name__ for base in cls.__mro__ if "identity" in vars(base)) != "MillModel"
 
 
 def _content(value: Any, *, depth: int, objects: bool = False) -> str | None:
