@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -54,6 +55,8 @@ def _load(file: Path, signature: Any) -> Any:
 
 
 FORCED = "forced"  # the task of the texts that a check lets both engines score
+_one_reader = threading.Lock()
+"""numpy reads the head of a file with Python's parser, which fails in CPython 3.11 where another thread uses it too."""
 MOST_TEXTS = 500  # whose tokens are compared for the list of the worst
 MOST_LISTED = 100
 _ALTERNATIVES = 10
@@ -113,7 +116,8 @@ def with_alternatives(run: RunInfo, response: Response) -> tuple[tuple[Token, ..
     import numpy as np
 
     try:
-        rows = np.load(distribution_file(run.path, response.distribution), mmap_mode="r", allow_pickle=False)
+        with _one_reader:
+            rows = np.load(distribution_file(run.path, response.distribution), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, MillError):
         return tokens, None
     if rows.ndim != 2 or len(rows) != len(tokens):
