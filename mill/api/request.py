@@ -72,7 +72,8 @@ class Request:
 
     A `context` of text goes to the model as it is; a tuple of messages goes through the model's chat template.
     `tools` are those that the model may call in its answer.
-    `repeats` is the number of responses wanted, `draw` the index of the first; neither is part of the content hash.
+    `repeats` is the number of responses wanted (the run's, where a task leaves it at 1), `draw` the index of the first;
+    neither is part of the content hash.
     """
 
     kind: str

@@ -264,10 +264,12 @@ class WorkQueue:
         wanted = max(self._smallest, SHARE * self._left / self._workers)
         chunk: list[Request] = []
         taken = 0.0
-        while self._untaken and (not chunk or (len(chunk) < SMALL_CHUNK if self._in_order else taken < wanted)):
+        while self._untaken:
             group, cost = self._untaken.popleft()
             chunk += group
             taken += cost
+            if len(chunk) >= SMALL_CHUNK if self._in_order else taken >= wanted:
+                break
         self._left -= taken
         return chunk
 

@@ -101,7 +101,7 @@ class AgentTask(Task):
     def _round(self, sample: Sample, settings: RenderSettings, dialog: tuple[Message, ...]) -> Request:
         tools = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in self.tools(sample))
         options = settings.options(**self.generation)
-        return Request(MULTI_ROUND, dialog, options=options, tools=tools, repeats=settings.repeats)
+        return Request(MULTI_ROUND, dialog, options=options, tools=tools)
 
     def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:
         if not responses[-1].tool_calls:

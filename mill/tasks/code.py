@@ -64,7 +64,7 @@ class CodeTask(GenerativeTask):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         options = {"max_gen_toks": CHAT_TOKENS} if settings.apply_chat_template else self.generation
         context = self.context(sample, settings)
-        return [Request(GENERATE, context=context, options=settings.options(**options), repeats=settings.repeats)]
+        return [Request(GENERATE, context=context, options=settings.options(**options))]
 
     def context(self, sample: Sample, settings: RenderSettings, question: str | None = None) -> Context:
         if not settings.apply_chat_template:

@@ -160,7 +160,6 @@ class WinoGrande(MultipleChoiceTask):
                 LOGLIKELIHOOD,
                 context=self.context(sample, settings, question=choice),
                 continuation=delimiter + self.answer_text(sample.doc),
-                repeats=settings.repeats,
             )
             for choice in self.choices(sample.doc)
         ]

@@ -170,10 +170,7 @@ class ChoiceFile(ChoiceRows, MultipleChoiceTask):
         if not _shows(sample.doc):
             return super().requests(sample, settings)
         context = self.context(sample, settings)  # always a dialog, after which no space is needed
-        return [
-            Request(LOGLIKELIHOOD, context=context, continuation=choice, repeats=settings.repeats)
-            for choice in self.choices(sample.doc)
-        ]
+        return [Request(LOGLIKELIHOOD, context=context, continuation=choice) for choice in self.choices(sample.doc)]
 
 
 class LetterFile(ChoiceRows, LetterTask):
@@ -268,7 +265,7 @@ class QuestionFile(FileTask, GenerativeTask):
         # A base model continues with another question, which is no part of the answer.
         until = ("\nQuestion:",) if self._column == "question" and not settings.apply_chat_template else ()
         options = settings.options(max_gen_toks=sample.doc.get("max_tokens", DEFAULT_MAX_TOKENS), until=until)
-        return [Request(GENERATE, context=self.context(sample, settings), options=options, repeats=settings.repeats)]
+        return [Request(GENERATE, context=self.context(sample, settings), options=options)]
 
     def extracts(self, sample: Sample) -> bool:
         return "extract" in sample.doc

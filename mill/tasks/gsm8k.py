@@ -85,7 +85,7 @@ class GSM8KReview(GSM8K):
         return self._round(dialog, settings)
 
     def _round(self, dialog: tuple[Message, ...], settings: RenderSettings) -> Request:
-        return Request(MULTI_ROUND, context=dialog, options=settings.options(**self.generation), repeats=settings.repeats)
+        return Request(MULTI_ROUND, context=dialog, options=settings.options(**self.generation))
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         right = self.target(sample)

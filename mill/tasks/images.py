@@ -134,7 +134,7 @@ class ZeroShotTask(ClassifiedTask):
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         dialog = settings.dialog(self.media(sample))
-        return [Request(self.kind, dialog[-1:], labels=self.labels, repeats=settings.repeats)]
+        return [Request(self.kind, dialog[-1:], labels=self.labels)]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         right, answer = self.data.names[self.right(sample)], responses[0]
@@ -195,7 +195,7 @@ class ChoiceTask(ClassifiedTask):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.dialog(sample, settings, "Answer with the letter of the right choice.")
         letters = LETTERS[: len(self.options(sample))]
-        return [Request(LOGLIKELIHOOD, context, letter, repeats=settings.repeats) for letter in letters]
+        return [Request(LOGLIKELIHOOD, context, letter) for letter in letters]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         return {"acc": float(self.letter(responses) == self.right_letter(sample))}
@@ -208,7 +208,7 @@ class ChoiceByGenerationTask(ChoiceTask):
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.dialog(sample, settings, "Answer with the letter of the right choice alone.")
-        return [Request(GENERATE, context, options=settings.options(max_gen_toks=16), repeats=settings.repeats)]
+        return [Request(GENERATE, context, options=settings.options(max_gen_toks=16))]
 
     def letter(self, responses: Sequence[Response]) -> str | None:
         return _written_letter(responses[0].text or "")
@@ -345,7 +345,7 @@ class ImageToText(Retrieval):
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         image = Message("user", (Media(IMAGE, sample.doc["image"]),))
-        return [Request(ZERO_SHOT, (image,), labels=self.labels, repeats=settings.repeats)]
+        return [Request(ZERO_SHOT, (image,), labels=self.labels)]
 
 
 class TextToImage(Retrieval):
@@ -361,7 +361,7 @@ class TextToImage(Retrieval):
         return str(sample.doc["picture"])
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        return [Request(ZERO_SHOT, sample.doc["caption"], labels=self.labels, repeats=settings.repeats)]
+        return [Request(ZERO_SHOT, sample.doc["caption"], labels=self.labels)]
 
 
 def row_captions(row: Mapping[str, Any]) -> list[str]:
@@ -420,7 +420,7 @@ class MMMUPro(Task):
         text = "\n".join((str(sample.doc["question"]), *lines, _ENDING))
         context = settings.dialog(*self.with_images(sample, text))
         options = settings.options(max_gen_toks=1024)
-        return [Request(GENERATE, context, options=options, repeats=settings.repeats)]
+        return [Request(GENERATE, context, options=options)]
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         letters = re.findall(r"[Aa]nswer(?: is)?\W{0,8}([A-J])\b(?! [a-z])", responses[0].text or "")
@@ -448,7 +448,7 @@ class MMMUProClip(MMMUPro):
         texts = tuple(f"{question} {_IMAGE_TAG.sub('', option).strip()}" for option in options)
         labels = Labels(tuple(LETTERS[: len(options)]), texts, ("{c}",))
         first = settings.dialog(self.image(sample, "1"))[-1:]
-        return [Request(ZERO_SHOT, first, labels=labels, repeats=settings.repeats)]
+        return [Request(ZERO_SHOT, first, labels=labels)]
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str | None:
         return responses[0].label

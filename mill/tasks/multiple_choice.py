@@ -77,8 +77,7 @@ class MultipleChoiceTask(PromptedTask):
         # A chat template ends where the answer begins: no space in between.
         delimiter = "" if settings.apply_chat_template else self.delimiter
         return [
-            Request(LOGLIKELIHOOD, context=context, continuation=delimiter + choice, repeats=settings.repeats)
-            for choice in self.choices(sample.doc)
+            Request(LOGLIKELIHOOD, context=context, continuation=delimiter + choice) for choice in self.choices(sample.doc)
         ]
 
     def extracted(self, sample: Sample, responses: Sequence[Response]) -> str:
@@ -213,10 +212,7 @@ class GeneratedChoiceTask(Task):
         tokens = STEP_BY_STEP_TOKENS if settings.cot else DIRECT_TOKENS
         until = () if settings.apply_chat_template else (NEXT_QUESTION,)
         options = settings.options(max_gen_toks=tokens, until=until)
-        return [
-            Request(GENERATE, self._context(sample, order, settings), options=options, repeats=settings.repeats)
-            for order in self._orders(sample)
-        ]
+        return [Request(GENERATE, self._context(sample, order, settings), options=options) for order in self._orders(sample)]
 
     def _context(self, sample: Sample, order: Order, settings: RenderSettings) -> Context:
         """Examples and question as one text, or as chat messages where a chat template is applied. A text ends where the

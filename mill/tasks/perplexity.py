@@ -34,7 +34,7 @@ class PerplexityTask(Task):
         return len(text.split())
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
-        return [Request(ROLLING, context=self.scored_text(sample), repeats=settings.repeats)]
+        return [Request(ROLLING, context=self.scored_text(sample))]
 
     def score(self, sample: Sample, responses: Sequence[Response]) -> dict[str, Value]:
         text = self.counted_text(sample)

@@ -144,7 +144,7 @@ class GenerativeTask(PromptedTask):
 
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         context = self.context(sample, settings)
-        return [Request(GENERATE, context=context, options=settings.options(**self.generation), repeats=settings.repeats)]
+        return [Request(GENERATE, context=context, options=settings.options(**self.generation))]
 
 
 class LetterTask(GenerativeTask):

@@ -99,7 +99,7 @@ class SuiteTask(Task):
     def requests(self, sample: Sample, settings: RenderSettings) -> list[Request]:
         options = settings.options(max_gen_toks=sample.doc.get("max_tokens", DEFAULT_MAX_TOKENS))
         context = settings.frame(str(sample.doc["prompt"]))
-        return [Request(GENERATE, context=context, options=options, repeats=settings.repeats)]
+        return [Request(GENERATE, context=context, options=options)]
 
     def extracts(self, sample: Sample) -> bool:
         return bool(sample.doc.get("extract"))

@@ -55,8 +55,7 @@ def _folders(root: Path, found: Found) -> Iterator[tuple[Path, set[str]]]:
     """Folders with the names of their files, nearest first. Below a run there is nothing else to find. What was exported
     are copies of runs, which count where there is no run."""
     waiting, seen, runs = [(root, 0)], 0, False
-    exported: list[tuple[Path, int]] | None = []
-    """What is looked at last; None once that has begun."""
+    exported: list[tuple[Path, int]] | None = []  # looked at last; None once that has begun
     while waiting or (exported and not runs):
         if not waiting and exported:
             waiting, exported = exported, None

@@ -72,7 +72,6 @@ class MultiTurnTask(CallTask):
             context=with_system_prompt(messages, settings.system_prompt),
             options=settings.options(max_gen_toks=4096),
             tools=_tools(sample.doc, turn),
-            repeats=settings.repeats,
         )
 
     def next_round(self, sample: Sample, settings: RenderSettings, responses: Sequence[Response]) -> Request | None:

@@ -231,7 +231,6 @@ class FunctionCallTask(CallTask):
                 context=with_system_prompt(turn_messages(sample, 0), settings.system_prompt),
                 options=settings.options(max_gen_toks=4096),
                 tools=tools_of(sample.doc["function"], self.language),
-                repeats=settings.repeats,
             )
         ]
 
